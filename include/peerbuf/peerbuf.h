@@ -7,7 +7,7 @@
  *     peerbuf_exporter_open(ctx, "emulated", NULL, 0, &hbm);
  *     peerbuf_importer_open(ctx, "fabric", NULL, 0, &objects, &nic);
  *     peerbuf_register(ctx, &source, &nic, 1, access, NULL, &reg);
- *     peerbuf_reg_importer_info(ctx, reg, 0, &info);     // key, base, flow
+ *     peerbuf_query_reg_importer(ctx, reg, 0, &info);     // key, base, flow
  *     ... peers read and write; call peerbuf_progress(ctx) ...
  *     peerbuf_deregister(ctx, reg);
  *     peerbuf_close(ctx);
@@ -113,8 +113,8 @@ struct peerbuf_plugin_info {
  * The @p index'th plugin in the search path, sorted by kind and name.
  * @return -ENOENT past the end.
  */
-PEERBUF_API int peerbuf_plugin_info(struct peerbuf_context *ctx, size_t index,
-				    struct peerbuf_plugin_info *ret_info);
+PEERBUF_API int peerbuf_query_plugin(struct peerbuf_context *ctx, size_t index,
+				     struct peerbuf_plugin_info *ret_info);
 
 /**
  * Open a device of the exporter plugin @p name.
@@ -125,7 +125,7 @@ PEERBUF_API int peerbuf_exporter_open(struct peerbuf_context *ctx, const char *n
 				      peerbuf_exporter_t *ret_exporter);
 /** @return -EBUSY: buffers of it are registered. Buffers that were allocated are freed. */
 PEERBUF_API int peerbuf_exporter_close(struct peerbuf_context *ctx, peerbuf_exporter_t exporter);
-PEERBUF_API int peerbuf_exporter_offer(struct peerbuf_context *ctx, peerbuf_exporter_t exporter,
+PEERBUF_API int peerbuf_query_exporter(struct peerbuf_context *ctx, peerbuf_exporter_t exporter,
 				       struct peerbuf_exporter_offer *ret_offer);
 
 /**
@@ -138,7 +138,7 @@ PEERBUF_API int peerbuf_importer_open(struct peerbuf_context *ctx, const char *n
 				      const void *objects, peerbuf_importer_t *ret_importer);
 /** @return -EBUSY: regions of it are registered. */
 PEERBUF_API int peerbuf_importer_close(struct peerbuf_context *ctx, peerbuf_importer_t importer);
-PEERBUF_API int peerbuf_importer_offer(struct peerbuf_context *ctx, peerbuf_importer_t importer,
+PEERBUF_API int peerbuf_query_importer(struct peerbuf_context *ctx, peerbuf_importer_t importer,
 				       struct peerbuf_importer_offer *ret_offer);
 
 /**
@@ -169,8 +169,8 @@ PEERBUF_API int peerbuf_alloc(struct peerbuf_context *ctx, peerbuf_exporter_t ex
 			      uint64_t size, peerbuf_buffer_t *ret_buffer);
 /** Free it. @return -EBUSY: it is registered. */
 PEERBUF_API int peerbuf_free(struct peerbuf_context *ctx, peerbuf_buffer_t buffer);
-PEERBUF_API int peerbuf_buffer_info(struct peerbuf_context *ctx, peerbuf_buffer_t buffer,
-				    struct peerbuf_buffer_info *ret_info);
+PEERBUF_API int peerbuf_query_buffer(struct peerbuf_context *ctx, peerbuf_buffer_t buffer,
+				     struct peerbuf_buffer_info *ret_info);
 
 /* ---- registration ------------------------------------------------------------------------- */
 
@@ -273,14 +273,15 @@ PEERBUF_API int peerbuf_register(struct peerbuf_context *ctx, const struct peerb
 /** Undo it, also after a revoke. Keys are invalid when it returns. */
 PEERBUF_API int peerbuf_deregister(struct peerbuf_context *ctx, peerbuf_reg_t reg);
 
-PEERBUF_API int peerbuf_reg_info(struct peerbuf_context *ctx, peerbuf_reg_t reg,
-				 struct peerbuf_reg_info *ret_info);
+PEERBUF_API int peerbuf_query_reg(struct peerbuf_context *ctx, peerbuf_reg_t reg,
+				  struct peerbuf_reg_info *ret_info);
 /** @param index 0..n_importers-1, in the order of the call. */
-PEERBUF_API int peerbuf_reg_importer_info(struct peerbuf_context *ctx, peerbuf_reg_t reg,
-					  size_t index, struct peerbuf_reg_importer_info *ret_info);
+PEERBUF_API int peerbuf_query_reg_importer(struct peerbuf_context *ctx, peerbuf_reg_t reg,
+					   size_t index,
+					   struct peerbuf_reg_importer_info *ret_info);
 /** Why no better flow was obtained. @param index 0..n_refusals-1. */
-PEERBUF_API int peerbuf_reg_refusal(struct peerbuf_context *ctx, peerbuf_reg_t reg, size_t index,
-				    struct peerbuf_refusal *ret_refusal);
+PEERBUF_API int peerbuf_query_refusal(struct peerbuf_context *ctx, peerbuf_reg_t reg, size_t index,
+				      struct peerbuf_refusal *ret_refusal);
 
 /**
  * Negotiate without touching anything: the answer peerbuf_register would start from.
@@ -345,9 +346,9 @@ struct peerbuf_ledger_info {
  * @param tenant NULL: all tenants together (limit: unlimited).
  * @param device as in peerbuf_exporter_offer.device; NULL: all devices.
  */
-PEERBUF_API int peerbuf_ledger_info(struct peerbuf_context *ctx, const char *tenant,
-				    const char *device, uint32_t column,
-				    struct peerbuf_ledger_info *ret_info);
+PEERBUF_API int peerbuf_query_ledger(struct peerbuf_context *ctx, const char *tenant,
+				     const char *device, uint32_t column,
+				     struct peerbuf_ledger_info *ret_info);
 /**
  * Set a tenant's limit on a device. What is already charged stays.
  * @param tenant NULL: the context's.
