@@ -38,6 +38,7 @@ const char *const default_exporters[] = {
 	"emulated:profile=revokes",
 	"emulated:profile=nopin",
 	"emulated:profile=static,peer2peer=required",
+	"emulated:profile=moves,placements=device+host",
 	// a window of 4 MiB with a sixty-fourth of 36 MiB kept back, over 16 MiB of memory
 	"emulated:profile=static,hbm=16M,window=4M,window_reserve=576K",
 };

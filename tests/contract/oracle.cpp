@@ -99,9 +99,13 @@ Verdict judge(const peerbuf_exporter_offer &exporter, const peerbuf_importer_off
 		if (exporter.needs_peer2peer)
 			return refuse(PEERBUF_ERR_NO_P2P_PATH, -EOPNOTSUPP,
 				      "the exporter needs peer-to-peer, the importer cannot");
+		if ((exporter.placements & PEERBUF_PLACEMENT_HOST) == 0)
+			return refuse(PEERBUF_OK, -EOPNOTSUPP,
+				      "an importer without peer-to-peer reaches host memory only, "
+				      "and the exporter has none");
 		if ((exporter.placements & PEERBUF_PLACEMENT_DEVICE) && !request.host_placement_ok)
 			return refuse(PEERBUF_ERR_NOT_P2P_PLACEMENT, -EOPNOTSUPP,
-				      "an importer without peer-to-peer reaches host memory only");
+				      "host memory would be reached, which the policy forbids");
 	}
 	if (importer.dma_mask_bits < 64 &&
 	    (exporter.handles & importer.handles) == PEERBUF_HANDLE_SEGMENTS &&

@@ -199,6 +199,15 @@ int World::deregister(peerbuf_reg_t reg)
 	return rc;
 }
 
+void World::deregisterAll()
+{
+	while (!regs_.empty()) {
+		const peerbuf_reg_t reg = regs_.back();
+		regs_.pop_back();
+		EXPECT_PB_OK(peerbuf_deregister(ctx_, reg));
+	}
+}
+
 RegInfo World::regInfo(peerbuf_reg_t reg) const
 {
 	RegInfo info = {};
@@ -284,11 +293,7 @@ void World::close()
 {
 	if (!ctx_)
 		return;
-	while (!regs_.empty()) {
-		const peerbuf_reg_t reg = regs_.back();
-		regs_.pop_back();
-		EXPECT_PB_OK(peerbuf_deregister(ctx_, reg));
-	}
+	deregisterAll();
 	EXPECT_PB_OK(peerbuf_progress(ctx_));
 	EXPECT_TRUE(nothingHeld());
 	for (const auto &[buffer, exporter] : buffers_) {
@@ -311,8 +316,17 @@ void World::close()
 		EXPECT_PB_OK(peerbuf_importer_close(ctx_, importer->id));
 	for (const auto &exporter : exporters_)
 		EXPECT_PB_OK(peerbuf_exporter_close(ctx_, exporter->id));
+	closeAtOnce();
+}
+
+void World::closeAtOnce()
+{
+	if (!ctx_)
+		return;
 	EXPECT_PB_OK(peerbuf_close(ctx_));
 	ctx_ = nullptr;
+	regs_.clear();
+	buffers_.clear();
 	importers_.clear(); // ends the application's objects as well
 	exporters_.clear();
 	log_.check();

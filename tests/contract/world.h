@@ -111,6 +111,8 @@ public:
 			   const std::vector<peerbuf_importer_t> &importers, uint32_t access,
 			   const peerbuf_policy *policy, peerbuf_reg_t *ret_reg);
 	int deregister(peerbuf_reg_t reg);
+	/** Everything that is registered, newest first. */
+	void deregisterAll();
 
 	RegInfo regInfo(peerbuf_reg_t reg) const;
 	RegionInfo region(peerbuf_reg_t reg, size_t index = 0) const;
@@ -130,6 +132,9 @@ public:
 
 	/** Deregister, free, close; check at each step that it came back to nothing. */
 	void close();
+
+	/** Close the context with everything still in it; the same is checked of the process. */
+	void closeAtOnce();
 
 private:
 	test::ProcessState before_;
