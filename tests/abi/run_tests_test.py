@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""scripts/run-tests counts what happened, above all when a program did not end as it should.
+
+    run_tests_test.py RUN_TESTS
+"""
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import tempfile
+import unittest
+
+LOADER = importlib.machinery.SourceFileLoader('run_tests', sys.argv[1])
+RUN = importlib.util.module_from_spec(importlib.util.spec_from_loader('run_tests', LOADER))
+sys.dont_write_bytecode = True
+LOADER.exec_module(RUN)
+
+XML = '''<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="4" name="AllTests"><testsuite name="A">
+  <testcase name="Skip" status="run" result="skipped" classname="A">
+    <skipped message="g.cpp:2&#x0A;no such device"/></testcase>
+  {fail}
+  <testcase name="Ok" status="run" result="completed" classname="A" />
+  <testcase name="DISABLED_X" status="notrun" result="suppressed" classname="A" />
+</testsuite></testsuites>
+'''
+FAIL = '''<testcase name="Fail" status="run" result="completed" classname="A">
+    <failure message="g.cpp:3&#x0A;one is not two" type=""/></testcase>'''
+CONSOLE = '''[ RUN      ] A.One
+[       OK ] A.One (0 ms)
+[ RUN      ] A.Two
+half a line[  SKIPPED ] A.Two (0 ms)
+[ RUN      ] A.Three
+'''
+
+
+class Counting(unittest.TestCase):
+    def count(self, status, xml=None, output='', code=0):
+        with tempfile.TemporaryDirectory() as folder:
+            if xml is not None:
+                path = os.path.join(folder, 'x.xml')
+                with open(path, 'w', encoding='utf-8') as f:
+                    f.write(xml)
+                output = RUN.MARK + path + '\n' + output
+            return RUN.count_result('plain', {
+                'name': 'peerbuf:unit / a', 'result': status, 'returncode': code, 'duration': 1.0,
+                'stdout': output})
+
+    def test_cases(self):
+        count = self.count('OK', XML.format(fail=''))
+        self.assertEqual(str(count), '1 passed, 0 failed, 2 skipped')
+        self.assertEqual([s[2] for s in count.skips], ['no such device', 'disabled in the source'])
+
+    def test_failed_case(self):
+        count = self.count('FAIL', XML.format(fail=FAIL), code=1)
+        self.assertEqual(str(count), '1 passed, 1 failed, 2 skipped')
+        self.assertEqual(count.failures[0][1], 'A.Fail')
+        self.assertIn('one is not two', count.failures[0][2])
+
+    def test_failed_after_the_last_case(self):
+        count = self.count('FAIL', XML.format(fail=''), 'LeakSanitizer: leaks', code=23)
+        self.assertEqual(str(count), '1 passed, 1 failed, 2 skipped')
+        self.assertIn('status 23', count.failures[0][2])
+        self.assertIn('LeakSanitizer', count.failures[0][2])
+
+    def test_crash_names_the_case(self):
+        count = self.count('FAIL', '', CONSOLE, code=-11)
+        self.assertEqual(str(count), '1 passed, 1 failed, 1 skipped')
+        self.assertEqual(count.failures[0][1], 'A.Three')
+        self.assertIn('signal 11', count.failures[0][2])
+
+    def test_timeout(self):
+        count = self.count('TIMEOUT', '', CONSOLE, code=-15)
+        self.assertEqual(count.failures[0][1], 'A.Three')
+        self.assertIn('ran out of time', count.failures[0][2])
+
+    def test_silent_exit_is_a_failure(self):
+        count = self.count('OK', '', '', code=0)
+        self.assertEqual(str(count), '0 passed, 1 failed, 0 skipped')
+
+    def test_no_cases_is_a_failure(self):
+        count = self.count('OK', '<testsuites/>')
+        self.assertEqual(str(count), '0 passed, 1 failed, 0 skipped')
+
+    def test_other_programs_count_as_one(self):
+        self.assertEqual(str(self.count('OK')), '1 passed, 0 failed, 0 skipped')
+        self.assertEqual(str(self.count('FAIL', output='why', code=1)),
+                         '0 passed, 1 failed, 0 skipped')
+        count = self.count('SKIP', output='no hardware', code=RUN.SKIP_STATUS)
+        self.assertEqual(str(count), '0 passed, 0 failed, 1 skipped')
+        self.assertEqual(count.skips[0][2], 'no hardware')
+
+
+if __name__ == '__main__':
+    unittest.main(argv=sys.argv[:1])
