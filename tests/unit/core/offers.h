@@ -160,6 +160,13 @@ inline const Refusal *refusalOf(const std::vector<Refusal> &refusals, peerbuf_fl
 	return nullptr;
 }
 
+/** The class of the refusal that decides; PEERBUF_OK: none does. */
+inline Errc decisiveCode(const Answer &a)
+{
+	const Refusal *r = decisive(a.refusals);
+	return r ? r->code : PEERBUF_OK;
+}
+
 inline bool has(const std::string &text, const std::string &part)
 {
 	return text.find(part) != std::string::npos;
