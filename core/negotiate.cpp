@@ -401,6 +401,7 @@ private:
 		plan_.pin =
 			inPlace && moves() && !kernelManaged() &&
 			(plan_.flow == PEERBUF_FLOW_REVOCABLE || plan_.flow == PEERBUF_FLOW_PINNED);
+		plan_.software = i_.offer.software;
 		plan_.pinCharge = plan_.pin ? demand_.pinBytes : 0;
 		const bool hostLocked = plan_.placement == PEERBUF_PLACEMENT_HOST &&
 					(!inPlace || i_.offer.locks_host_memory);
@@ -431,6 +432,7 @@ private:
 			       free, ", need ", ledger_.windowNeed);
 			return false;
 		}
+		plan_.usesWindow = true;
 		plan_.windowCharge = ledger_.windowNeed;
 		return true;
 	}
@@ -522,8 +524,10 @@ std::vector<Answer> negotiateAll(const ExporterSide &exporter,
 		answers = negotiateEach(exporter, importers, demand, policy, ledger, true);
 	if (!policy.partialOk &&
 	    std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.plan; }))
-		for (Answer &answer : answers)
+		for (Answer &answer : answers) {
+			answer.withdrawn = answer.plan.has_value();
 			answer.plan.reset();
+		}
 	return answers;
 }
 

@@ -72,17 +72,20 @@ struct Plan {
 	uint32_t handleKind = 0;
 	uint32_t invalidation = 0; /* what the importer will honour for this exporter */
 	bool peer2peer = false;
-	bool pin = false; /* call the exporter's pin */
+	bool software = false; /* the importer's data path is */
+	bool pin = false;      /* call the exporter's pin */
 	uint32_t access = 0;
 	uint32_t droppedAccess = 0;
 	uint64_t pinCharge = 0;
-	uint64_t windowCharge = 0;
+	bool usesWindow = false;
+	uint64_t windowCharge = 0; /* of it, bytes not in the window yet */
 	uint64_t hostCharge = 0;
 };
 
 /** A plan, or none; in both cases why nothing better was possible, best flow first. */
 struct Answer {
 	std::optional<Plan> plan;
+	bool withdrawn = false; /* there was a plan, but another importer had none */
 	std::vector<Refusal> refusals;
 };
 

@@ -137,26 +137,4 @@ Result<void> validate(const peerbuf_importer_offer &offer, uint32_t capabilities
 	return c.result();
 }
 
-Range roundOut(const Range &range, uint64_t granularity)
-{
-	const uint64_t start = range.offset & ~(granularity - 1);
-	const uint64_t end = (range.end() + granularity - 1) & ~(granularity - 1);
-	return {start, end - start};
-}
-
-Result<Range> checkRange(const std::string &what, uint64_t offset, uint64_t length, uint64_t size)
-{
-	if (!length)
-		return fail(PEERBUF_ERR_BAD_GEOMETRY, EINVAL, what, ": empty: length 0 at offset ",
-			    hex(offset));
-	if (offset > UINT64_MAX - length)
-		return fail(PEERBUF_ERR_BAD_GEOMETRY, EINVAL, what, ": overflow: offset ",
-			    hex(offset), " + length ", hex(length), " passes 2^64");
-	if (offset + length > size)
-		return fail(PEERBUF_ERR_BAD_GEOMETRY, EINVAL, what, ": beyond the end: offset ",
-			    hex(offset), " + length ", hex(length), " = ", hex(offset + length),
-			    ", size ", hex(size));
-	return Range{offset, length};
-}
-
 } // namespace peerbuf

@@ -127,7 +127,8 @@ struct peerbuf_importer_plugin {
 	 * than the region. Must not attach, detach, reg or dereg, and must not block on the peer.
 	 *
 	 * MOVE: what remote peers send meanwhile waits; it never fails and is never lost. REVOKE:
-	 * accesses fail from now on; the key stays taken until dereg.
+	 * accesses fail from now on; the key stays taken until dereg. While dereg runs, and after
+	 * it, there is nothing to stop: answer 0.
 	 *
 	 * @return 0: stopped, nothing in flight. -EINPROGRESS: stopping; host->ticket_done follows
 	 *   exactly once. Any other error is fatal for the attachment: it is revoked and its memory
