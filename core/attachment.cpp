@@ -109,16 +109,16 @@ Result<void> Attachment::attach(uint64_t &revokes)
 
 Result<void> Attachment::settle(uint64_t revokes)
 {
-	Buffer &buffer = *setup_.buffer;
 	const Plan &plan = setup_.plan;
 	// From here an Invalidate finds it, also before anybody has seen the result (rule 15).
-	buffer.attachments.insert(buffer.attachments.begin(), this);
+	std::vector<Attachment *> &list = setup_.buffer->attachments;
+	list.insert(list.begin(), this);
 	linked_ = true;
-	if (buffer.revokes != revokes)
-		return fail(PEERBUF_ERR_REVOKED, ENODEV, buffer.name(),
+	if (setup_.buffer->revokes != revokes)
+		return fail(PEERBUF_ERR_REVOKED, ENODEV, setup_.buffer->name(),
 			    " was revoked while it was being attached");
 	if (plan.pin) {
-		if (Result<void> pinned = buffer.exporter()->pin(reply_.token); !pinned)
+		if (Result<void> pinned = setup_.buffer->exporter()->pin(reply_.token); !pinned)
 			return pinned;
 		took(Held::Pin);
 	}
@@ -217,9 +217,7 @@ void Attachment::letGo(peerbuf_reason reason, const Range &range)
 		state_.letGo();
 		unmapAll();
 		unpin();
-		pinCharge_.release();
-		windowCharge_.release();
-		hostCharge_.release();
+		uncharge();
 		return;
 	}
 	if (setup_.plan.handleKind == PEERBUF_HANDLE_CPU)
@@ -265,24 +263,24 @@ void Attachment::teardown()
 
 void Attachment::release()
 {
-	Buffer &buffer = *setup_.buffer;
+	Exporter &exporter = *setup_.buffer->exporter();
 	{
-		ReservationLock lock(buffer.reservation);
+		ReservationLock lock(setup_.buffer->reservation);
 		unmapAll();
 		unpin();
+		std::vector<Attachment *> &list = setup_.buffer->attachments;
 		if (linked_)
-			buffer.attachments.erase(std::find(buffer.attachments.begin(),
-							   buffer.attachments.end(), this));
+			list.erase(std::find(list.begin(), list.end(), this));
 		linked_ = false;
 	}
 	if (exported_) {
 		drops(Held::Export);
-		buffer.exporter()->releaseFd(reply_.token, *exported_);
+		exporter.releaseFd(reply_.token, *exported_);
 		exported_.reset();
 	}
 	if (state_.holds(Held::Attach)) {
 		drops(Held::Attach);
-		buffer.exporter()->detach(reply_.token);
+		exporter.detach(reply_.token);
 	}
 	uncharge();
 }

@@ -49,6 +49,10 @@ public:
 	const AttachmentSetup &setup() const { return setup_; }
 	uint64_t id() const { return setup_.id; }
 	Buffer &buffer() const { return *setup_.buffer; }
+	Reservation &reservation() const RETURN_CAPABILITY(setup_.buffer->reservation)
+	{
+		return setup_.buffer->reservation;
+	}
 	Importer &importer() const { return *setup_.importer; }
 
 	/** charge → attach → [export] → [pin] → [map] → register. */

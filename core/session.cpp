@@ -820,8 +820,9 @@ int Session::invalidateBuffer(Buffer &buffer, const peerbuf_invalidate &inv, boo
 }
 
 void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &inv,
-			     const std::shared_ptr<Operation> &operation) NO_THREAD_SAFETY_ANALYSIS
+			     const std::shared_ptr<Operation> &operation)
 {
+	attachment.reservation().assertHeld();
 	const auto reason = static_cast<peerbuf_reason>(inv.reason);
 	if (reason == PEERBUF_REASON_MOVE && attachment.plan().flow != PEERBUF_FLOW_MOVABLE) {
 		log_.warn("core", attachment.buffer().name(), ": its exporter wants to move it; ",
@@ -875,6 +876,7 @@ try {
 	for (Attachment *attachment : buffer->attachments) {
 		if (!attachment->overlaps(range))
 			continue;
+		attachment->reservation().assertHeld();
 		attachment->resume(res);
 		eventFor(*attachment, PEERBUF_EVENT_RESUMED, range, res.generation);
 	}
@@ -1020,7 +1022,7 @@ int Session::settleTickets()
 	while (std::optional<Ticket> ticket = tickets_.takeDone()) {
 		if (const std::shared_ptr<Attachment> attachment =
 			    knownAttachment(ticket->attachment)) {
-			ReservationLock lock(attachment->buffer().reservation);
+			ReservationLock lock(attachment->reservation());
 			if (attachment->linked())
 				attachment->letGo(ticket->reason, ticket->range);
 		}

@@ -3,6 +3,7 @@
 #define PEERBUF_CORE_BASE_MUTEX_H
 
 #include <atomic>
+#include <cassert>
 #include <mutex>
 #include <thread>
 
@@ -19,6 +20,8 @@
 #define EXCLUDES(...) PEERBUF_TSA(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) PEERBUF_TSA(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) PEERBUF_TSA(release_capability(__VA_ARGS__))
+#define ASSERT_CAPABILITY(x) PEERBUF_TSA(assert_capability(x))
+#define RETURN_CAPABILITY(x) PEERBUF_TSA(lock_returned(x))
 #define NO_THREAD_SAFETY_ANALYSIS PEERBUF_TSA(no_thread_safety_analysis)
 
 namespace peerbuf
@@ -79,6 +82,9 @@ public:
 	{
 		return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
 	}
+
+	/** The kernel's dma_resv_assert_held. */
+	void assertHeld() const ASSERT_CAPABILITY(this) { assert(heldByMe()); }
 
 private:
 	std::mutex mutex_;
