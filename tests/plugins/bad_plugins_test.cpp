@@ -506,9 +506,9 @@ INSTANTIATE_TEST_SUITE_P(Each, GoodExporter,
 			 testing::Values(Good{"good", "segments", true}, Good{"good", "cpu", true},
 					 Good{"good", "fd", true}, Good{"older", "segments", false},
 					 Good{"newer", "segments", true}),
-			 [](const testing::TestParamInfo<Good> &info) {
-				 return std::string(info.param.exporter) + "By" +
-					info.param.handles;
+			 [](const testing::TestParamInfo<Good> &param) {
+				 return std::string(param.param.exporter) + "By" +
+					param.param.handles;
 			 });
 
 /* ---- files that are no plugins at all ------------------------------------------------------- */
