@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-3-Clause
+/**
+ * @file device.h
+ * The emulated accelerator: what a driver and its hardware are to real clients.
+ *
+ * One thread, one epoll loop, state machines that never wait for a client. A reply depends on the
+ * device alone; whatever needs a client's consent (memory that is being left) is a Leaving, which
+ * ends when the last client has acknowledged or died.
+ */
+#ifndef PEERBUF_EXPORTER_EMULATED_DEVICE_H
+#define PEERBUF_EXPORTER_EMULATED_DEVICE_H
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "faults.h"
+#include "frames.h"
+#include "settings.h"
+#include "unique_fd.h"
+#include "window_use.h"
+#include "wire.h"
+
+namespace peerbuf::emulated
+{
+
+/** Thread-bound. */
+class Device
+{
+public:
+	struct Options {
+		Settings settings;
+		std::string socketPath; /* listen there; or */
+		int clientFd = -1;	/* serve the one client behind it, and end when it leaves */
+		int readyFd = -1;	/* written to and closed once the device answers */
+		bool verbose = false;
+	};
+
+	/** @return null with the reason in ret_why. */
+	static std::unique_ptr<Device> create(Options options, std::string *ret_why);
+	~Device();
+
+	/** Until SIGTERM, SIGINT, removal, or the end of the only client. @return exit status. */
+	int run();
+
+private:
+	using Id = uint64_t;
+
+	struct Client {
+		Id id = 0;
+		UniqueFd socket;
+		bool greeted = false;
+		bool doomed = false;
+		std::string tenant;
+		std::map<Id, uint64_t> holds; /* buffer → how often */
+		std::set<Id> attachments;
+		struct Queued {
+			Message message;
+			UniqueFd fd;
+		};
+		std::deque<Queued> queue; /* what the socket would not take yet */
+		size_t repliesQueued = 0;
+		uint32_t polled = 0; /* epoll events asked for */
+	};
+
+	struct Buffer {
+		Id id = 0;
+		uint64_t size = 0;
+		uint64_t generation = 1;
+		uint32_t placement = 0;
+		std::vector<Run> runs;	      /* empty: it lies nowhere */
+		std::map<Id, uint64_t> holds; /* client → how often */
+		std::set<Id> attachments;
+		uint64_t mappings = 0;
+		bool revoked = false;
+		Id leaving = 0; /* the Leaving that waits for clients; 0: none */
+		WindowUse window;
+		UniqueFd identity;
+		std::pair<uint64_t, uint64_t> identityKey;
+	};
+
+	struct Mapping {
+		uint64_t offset;
+		uint64_t length;
+		bool inWindow;
+	};
+
+	struct Attachment {
+		Id id = 0;
+		Id buffer = 0;
+		Id client = 0;
+		uint32_t variant = 0;
+		bool revoked = false;
+		uint64_t pins = 0;
+		std::map<Id, Mapping> mappings;
+		std::map<Id, Mapping> exports;
+	};
+
+	/** Memory that clients are still told to leave. */
+	struct Leaving {
+		Id buffer = 0;
+		std::set<Id> waiting;  /* clients */
+		int status = 0;	       /* the worst that came back */
+		std::vector<Run> runs; /* the place left behind; empty: the buffer's own (revoke) */
+	};
+
+	struct Parked {
+		Id client;
+		Message message;
+		UniqueFd fd;
+	};
+
+	/* What became of a request. */
+	enum class Outcome { Answered, Silent, Garbage };
+
+	Device(Options options, uint64_t id);
+	bool open(std::string *ret_why);
+	bool listen(std::string *ret_why);
+
+	Id addClient(UniqueFd socket);
+	void acceptClients();
+	void receive(Client &client);
+	void serve(Client &client, const Message &request, UniqueFd fd, bool delayed);
+	Outcome dispatch(Client &client, const Message &request, UniqueFd &fd, Message &reply,
+			 UniqueFd &replyFd);
+	void post(Client &client, const Message &message, UniqueFd fd);
+	void flush(Client &client);
+	void updatePolling(Client &client);
+	void doom(Client &client, const std::string &why);
+	void sweepClients();
+	void endClient(Client &client);
+
+	Outcome hello(Client &client, const Message &request, Message &reply, UniqueFd &replyFd);
+	Outcome offer(Client &client, const Message &request, Message &reply);
+	Outcome alloc(Client &client, const Message &request, Message &reply);
+	Outcome get(Client &client, const UniqueFd &fd, Message &reply);
+	Outcome drop(Client &client, const Message &request);
+	Outcome layout(Client &client, const Message &request, Message &reply);
+	Outcome attach(Client &client, const Message &request, Message &reply);
+	Outcome detach(Client &client, const Message &request);
+	Outcome pin(Client &client, const Message &request, Message &reply);
+	Outcome unpin(Client &client, const Message &request);
+	Outcome map(Client &client, const Message &request, Message &reply);
+	Outcome unmap(Client &client, const Message &request);
+	Outcome exportFd(Client &client, const Message &request, Message &reply, UniqueFd &replyFd);
+	Outcome releaseFd(Client &client, const Message &request);
+	Outcome bulk(Client &client, const Message &request, const UniqueFd &scratch,
+		     Message &reply);
+	Outcome revoke(Client &client, const Message &request, Message &reply);
+	Outcome restore(Client &client, const Message &request, Message &reply);
+	Outcome fault(const Message &request, Message &reply);
+	Outcome stats(const Client &client, Message &reply);
+	Outcome ack(Client &client, const Message &request);
+
+	/* Failures: fill the reply, and return Answered. */
+	static Outcome failed(Message &reply, int err, uint32_t errc, const std::string &why);
+	Outcome garbage(const std::string &why);
+
+	Buffer *heldBuffer(const Client &client, Id id);
+	Attachment *ownAttachment(const Client &client, Id id);
+	std::string bufferName(const Buffer &buffer) const;
+	void describe(const Buffer &buffer, uint32_t first, Message &reply) const;
+	bool takeFrames(uint32_t placement, uint64_t length, std::vector<Run> *ret_runs,
+			std::string *ret_why);
+	void giveFrames(const std::vector<Run> &runs);
+	bool clear(const std::vector<Run> &runs, std::string *ret_why);
+	bool reclaimable(const Buffer &buffer) const;
+	bool takeWindow(Buffer &buffer, uint64_t offset, uint64_t length, std::string *ret_why);
+	void giveWindow(Buffer &buffer, const Mapping &mapping);
+	Outcome placeInHost(Client &client, Buffer &buffer, Message &reply, Id *ret_cookie);
+	void endAttachment(Attachment &attachment);
+	void dropHolds(Client &client, Id buffer, uint64_t count);
+	void reap(Id buffer);
+	void acknowledge(Id cookie, Id client, int status);
+	void finishLeaving(Id cookie);
+	uint8_t *at(uint64_t offset) const { return memory_ + offset; }
+
+	uint64_t now() const;
+	int untilNextParked() const;
+	void serveParked();
+	void say(const std::string &line) const;
+	void chat(const std::string &line) const;
+
+	Options options_;
+	const Settings settings_;
+	const uint64_t id_;
+	std::string name_;
+	UniqueFd hbm_;
+	uint8_t *memory_ = nullptr;
+	Frames deviceFrames_;
+	Frames hostFrames_;
+	UniqueFd epoll_;
+	UniqueFd signals_;
+	UniqueFd listener_;
+	UniqueFd spare_; /* given up for a moment to turn a client away when descriptors are out */
+	std::pair<uint64_t, uint64_t> socketKey_; /* so that only our own socket is removed */
+	bool ending_ = false;
+
+	Id lastId_ = 0; /* one counter for everything: no id ever names two things */
+	std::map<Id, std::unique_ptr<Client>> clients_;
+	std::map<Id, std::unique_ptr<Buffer>> buffers_;
+	std::map<Id, std::unique_ptr<Attachment>> attachments_;
+	std::map<Id, Leaving> leavings_;
+	std::map<std::pair<uint64_t, uint64_t>, Id> identities_;
+	std::multimap<uint64_t, Parked> parked_;
+	uint64_t windowUsed_ = 0;
+	uint64_t quarantined_ = 0;
+	uint64_t moves_ = 0;
+	FaultPlan faults_;
+	std::mt19937_64 faultRandom_;
+	std::string garbage_; /* what was wrong with the request that is being served */
+};
+
+} // namespace peerbuf::emulated
+
+#endif

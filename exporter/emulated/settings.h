@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+/**
+ * @file settings.h
+ * The properties of an emulated device, as the plugin's options and the device's command line name
+ * them. One reader for both, so that they cannot differ.
+ */
+#ifndef PEERBUF_EXPORTER_EMULATED_SETTINGS_H
+#define PEERBUF_EXPORTER_EMULATED_SETTINGS_H
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <peerbuf/plugin_support.hpp>
+
+namespace peerbuf::emulated
+{
+
+/** Plain values: the device sends them to its clients as they are. */
+struct Settings {
+	uint32_t profile; /* index into profiles() */
+	uint32_t stability;
+	uint32_t pin;
+	uint32_t revoke;
+	uint32_t needsPeer2peer;
+	uint32_t variants;
+	uint32_t handles;
+	uint32_t access;
+	uint32_t placements;
+	uint32_t faultRate; /* of 1000 requests, how many fail */
+	uint64_t hbm;
+	uint64_t host;
+	uint64_t granularity;
+	uint64_t window;
+	uint64_t windowReserve;
+	uint64_t dmaBase;
+	uint64_t seed;
+
+	/** HBM and, above it, the host tier: one range of offsets, one range of bus addresses. */
+	uint64_t total() const { return hbm + host; }
+};
+
+struct SettingKey {
+	const char *key;
+	const char *meaning;
+};
+
+/** Every key readSettings takes. */
+std::span<const SettingKey> settingKeys();
+
+/** Take the device's properties out of @p options; what is wrong is complained there. */
+Settings readSettings(plugin::Options &options);
+
+/** The value of one key, spelled in the one canonical way. */
+std::string settingText(const Settings &settings, const std::string &key);
+
+/** The keys that key=... decides: itself, and for profile the row of the table. */
+std::vector<std::string> settingsDecidedBy(const std::string &key);
+
+} // namespace peerbuf::emulated
+
+#endif
