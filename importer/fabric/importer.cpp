@@ -190,6 +190,7 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 		if (const int rc = number.finish())
 			return rc;
 	}
+	const bool peersWithoutCma = options.flag("peers_without_cma", false);
 	if (const int rc = options.finish())
 		return rc;
 
@@ -210,6 +211,18 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 				   "endpoint that peers will address"),
 			      PEERBUF_ERR_INVALID_ARGUMENT);
 
+	const bool cma = provider->cma && !peersWithoutCma;
+	if (cma && mode.virtualAddress)
+		return h.fail(
+			EOPNOTSUPP,
+			text("provider '", name,
+			     "' with FI_MR_VIRT_ADDR: a peer that uses CMA "
+			     "reads memory by address without a key, also after the region is "
+			     "deregistered. Open the domain without FI_MR_VIRT_ADDR, or give "
+			     "peers_without_cma=yes if every peer runs with "
+			     "FI_SHM_DISABLE_CMA=1"),
+			PEERBUF_ERR_UNSUPPORTED_DRIVER);
+
 	const uint64_t mask = keyMask(info);
 	if (keyBase.empty()) {
 		if (const int rc = randomKey(mask, &firstKey))
@@ -227,7 +240,8 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 			      PEERBUF_ERR_INVALID_ARGUMENT);
 	}
 
-	retImporter->reset(new Importer(host, *objects, *provider, KeyChooser(firstKey, mask)));
+	retImporter->reset(
+		new Importer(host, *objects, *provider, cma, KeyChooser(firstKey, mask)));
 	h.debug(text("opened on provider '", name,
 		     "': ", mode.virtualAddress ? "virtual addresses" : "offsets", ", ",
 		     mode.raw		 ? "raw"
@@ -238,14 +252,14 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 }
 
 Importer::Importer(const peerbuf_host *host, const peerbuf_fabric_objects &objects,
-		   const Provider &provider, KeyChooser keys)
+		   const Provider &provider, bool cma, KeyChooser keys)
     : host_(host),
       domain_(objects.domain),
       info_(objects.info),
       ep_(objects.ep),
       provider_(provider),
       mode_(MrMode::of(*objects.info)),
-      serialise_(objects.info->domain_attr->threading != FI_THREAD_SAFE),
+      cma_(cma),
       keys_(keys)
 {
 }
@@ -276,14 +290,6 @@ int Importer::failCall(int rc, const char *call, const peerbuf_reg_request &requ
 		    errc);
 }
 
-std::unique_lock<std::mutex> Importer::domainLock() const
-{
-	std::unique_lock<std::mutex> lock(domainMutex_, std::defer_lock);
-	if (serialise_)
-		lock.lock();
-	return lock;
-}
-
 uint32_t Importer::knownAccess() const
 {
 	/* fi_getinfo spells out the secondary capabilities; without any, primary means both */
@@ -307,7 +313,8 @@ void Importer::offer(peerbuf_importer_offer *retOffer) const
 	plugin::copyName(retOffer->why,
 			 text(provider_.name, ": ", provider_.why, ", so regions are pinned"));
 
-	retOffer->peer2peer = provider_.peerToPeer;
+	/* without CMA a mapped BAR is memory like any other */
+	retOffer->peer2peer = !cma_;
 	retOffer->variants = PEERBUF_VARIANT_HOST | PEERBUF_VARIANT_PCIE;
 	retOffer->handles = provider_.software ? PEERBUF_HANDLE_CPU : PEERBUF_HANDLE_FD;
 	retOffer->access = knownAccess();
@@ -456,7 +463,7 @@ int Importer::registerMemory(const peerbuf_reg_request &request, const Source &s
 			first = attr.requested_key;
 		int rc = 0;
 		{
-			const auto lock = domainLock();
+			std::lock_guard<std::mutex> lock(domainMutex_);
 			rc = calls_.regAttr(domain_, attr, flags, &region->mr);
 		}
 		if (rc == 0)
@@ -477,7 +484,7 @@ int Importer::activate(const peerbuf_reg_request &request, Region *region)
 {
 	if (!mode_.endpoint)
 		return 0;
-	const auto lock = domainLock();
+	std::lock_guard<std::mutex> lock(domainMutex_);
 	if (const int rc = calls_.bind(region->mr, ep_))
 		return failCall(rc, "fi_mr_bind", request);
 	if (const int rc = calls_.enable(region->mr))
@@ -499,7 +506,7 @@ int Importer::describe(const peerbuf_reg_request &request, const Source &source,
 	uint8_t rawKey[PEERBUF_RAW_KEY_LEN] = {};
 	if (mode_.raw) {
 		keySize = sizeof(rawKey);
-		const auto lock = domainLock();
+		std::lock_guard<std::mutex> lock(domainMutex_);
 		const int rc = calls_.rawAttr(region->mr, &base, rawKey, &keySize);
 		if (rc == -FI_ETOOSMALL || (rc == 0 && keySize > sizeof(rawKey)))
 			return fail(EOPNOTSUPP,
@@ -585,7 +592,7 @@ void Importer::end(std::shared_ptr<Region> region)
 {
 	int rc = 0;
 	{
-		const auto lock = domainLock();
+		std::lock_guard<std::mutex> lock(domainMutex_);
 		rc = calls_.close(region->mr);
 	}
 	if (rc == 0)
@@ -607,7 +614,7 @@ void Importer::retryStuck()
 	for (auto &region : again) {
 		int rc = 0;
 		{
-			const auto lock = domainLock();
+			std::lock_guard<std::mutex> lock(domainMutex_);
 			rc = calls_.close(region->mr);
 		}
 		if (rc == 0)

@@ -63,8 +63,9 @@ struct Region {
 /**
  * Regions on one libfabric domain of the application. Borrows domain, info and endpoint.
  *
- * Thread-safe. Calls into the domain are made one at a time unless it is FI_THREAD_SAFE; against
- * the application's own calls the application orders them, since it made the domain.
+ * Thread-safe. Calls into the domain are made one at a time, whatever its threading level says: in
+ * libfabric 1.17 concurrent registrations corrupt the key map of `net`, which claims
+ * FI_THREAD_SAFE. Against the application's own calls the application orders them.
  */
 class Importer
 {
@@ -95,7 +96,7 @@ private:
 	};
 
 	Importer(const peerbuf_host *host, const peerbuf_fabric_objects &objects,
-		 const Provider &provider, KeyChooser keys);
+		 const Provider &provider, bool cma, KeyChooser keys);
 
 	int fail(int err, const std::string &why, uint32_t errc = PEERBUF_OK) const;
 	int failCall(int rc, const char *call, const peerbuf_reg_request &request) const;
@@ -110,7 +111,6 @@ private:
 		     peerbuf_region *retRegion);
 	void end(std::shared_ptr<Region> region);
 	void retryStuck();
-	std::unique_lock<std::mutex> domainLock() const;
 
 	plugin::Host host_;
 	fid_domain *domain_;
@@ -118,10 +118,10 @@ private:
 	fid_ep *ep_;
 	const Provider &provider_;
 	const MrMode mode_;
-	const bool serialise_;
+	const bool cma_; /* some peer may use it */
 
-	mutable std::mutex domainMutex_; /* around every call into the domain if serialise_ */
-	mutable std::mutex mutex_;	 /* keys_, stuck_ */
+	std::mutex domainMutex_;   /* around every call into the domain */
+	mutable std::mutex mutex_; /* keys_, stuck_ */
 	KeyChooser keys_;
 	std::vector<std::shared_ptr<Region>> stuck_; /* regions that fi_close refused to end */
 	plugin::Tokens<Region> regions_;

@@ -145,6 +145,7 @@ int openOps(void *, const char *name, const void **retOps)
 constexpr const char *options[] = {
 	"key_base: first memory key to ask for, where the application chooses keys (default: "
 	"random)",
+	"peers_without_cma: yes: with shm, every peer runs with FI_SHM_DISABLE_CMA=1 (default: no)",
 	nullptr,
 };
 

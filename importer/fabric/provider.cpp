@@ -14,23 +14,19 @@ constexpr const char *peersCopy = "peers may copy by CMA past any gate";
 constexpr const char *untestedGate = "not on the list of providers whose gate is tested";
 constexpr const char *kernelDecides = "its region stays on the memory it was made of";
 
-/*
- * CMA (process_vm_writev) takes struct pages, so the providers that use it do not reach a mapped
- * BAR; the others copy by system call or memcpy through the mapping and do.
- */
 constexpr Provider providers[] = {
-	{"tcp", true, true, true, progressNotOurs},
-	{"tcp;ofi_rxm", true, true, true, progressNotOurs},
-	{"net", true, true, false, untestedGate},
-	{"shm", true, false, false, peersCopy},
-	{"sm2", true, false, false, peersCopy},
-	{"sockets", true, true, false, ownThread},
-	{"udp;ofi_rxd", true, true, false, untestedGate},
-	{"verbs", false, true, false, kernelDecides},
-	{"verbs;ofi_rxm", false, true, false, kernelDecides},
-	{"efa", false, true, false, kernelDecides},
-	{"cxi", false, true, false, kernelDecides},
-	{"opx", false, true, false, kernelDecides},
+	{"tcp", true, false, true, progressNotOurs},
+	{"tcp;ofi_rxm", true, false, true, progressNotOurs},
+	{"net", true, false, false, untestedGate},
+	{"shm", true, true, false, peersCopy},
+	{"sm2", true, true, false, peersCopy},
+	{"sockets", true, false, false, ownThread},
+	{"udp;ofi_rxd", true, false, false, untestedGate},
+	{"verbs", false, false, false, kernelDecides},
+	{"verbs;ofi_rxm", false, false, false, kernelDecides},
+	{"efa", false, false, false, kernelDecides},
+	{"cxi", false, false, false, kernelDecides},
+	{"opx", false, false, false, kernelDecides},
 };
 
 } // namespace

@@ -13,8 +13,12 @@ struct Provider {
 	const char *name;
 	/** The CPU moves the bytes: registers by address, never imports a dma-buf. */
 	bool software;
-	/** Reaches memory without struct pages (a mapped BAR). */
-	bool peerToPeer;
+	/**
+	 * Peers on the same machine may copy by CMA (process_vm_writev). It takes memory with
+	 * struct pages only, and where peers know virtual addresses (FI_MR_VIRT_ADDR) it asks for
+	 * no key: a peer reads on after the region is gone.
+	 */
+	bool cma;
 	/** All remote access happens inside the target's own provider calls, so a gate around them
 	 * could stop it. Necessary for following moves, not enough: somebody must own the gate. */
 	bool gateable;

@@ -47,6 +47,14 @@ bool isNetwork(const std::string &provider)
 	return it == std::end(known) || it->network;
 }
 
+int mrMode(const RmaOptions &options)
+{
+	if (options.mrMode != RmaOptions::defaultMrMode)
+		return options.mrMode;
+	return isNetwork(options.provider) ? RmaOptions::everyMrMode
+					   : RmaOptions::everyMrMode & ~FI_MR_VIRT_ADDR;
+}
+
 /** @return 0 or libfabric's error; the list is the caller's to free. */
 int getInfo(const RmaOptions &options, bool deliveryComplete, fi_info **retInfo)
 {
@@ -56,7 +64,7 @@ int getInfo(const RmaOptions &options, bool deliveryComplete, fi_info **retInfo)
 	hints->caps = FI_MSG | FI_RMA | options.extraCaps;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = options.mrMode;
+	hints->domain_attr->mr_mode = mrMode(options);
 	hints->domain_attr->threading = FI_THREAD_SAFE;
 	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;

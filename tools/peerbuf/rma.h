@@ -32,10 +32,15 @@ struct RmaOptions {
 					   FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 	/** The deprecated FI_MR_BASIC, alone: virtual addresses and provider keys are forced. */
 	static constexpr int basicMrMode = 1 << 0;
+	static constexpr int defaultMrMode = -1;
 
 	std::string provider = "tcp;ofi_rxm";
-	/** mr_mode bits that the provider may ask for; fi_getinfo returns those it does. */
-	int mrMode = everyMrMode;
+	/**
+	 * The mr_mode bits that the provider may ask for; fi_getinfo returns those it does. By
+	 * default every one, but no virtual addresses for providers that would take them as leave
+	 * to copy by CMA without asking for a key.
+	 */
+	int mrMode = defaultMrMode;
 	uint64_t extraCaps = 0; /* beyond FI_MSG | FI_RMA */
 	size_t window = 64;	/* operations in flight, at most */
 	uint64_t firstKey = 1;	/* of expose(), where the application chooses keys */

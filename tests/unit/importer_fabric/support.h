@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#ifndef PEERBUF_TESTS_UNIT_IMPORTER_FABRIC_SUPPORT_H
+#define PEERBUF_TESTS_UNIT_IMPORTER_FABRIC_SUPPORT_H
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <peerbuf/fabric.h>
+#include <peerbuf/importer.h>
+#include <peerbuf/testing.h>
+
+namespace peerbuf::test
+{
+
+/** What the core would lend: keeps what the plugin says. Thread-safe. */
+class FakeHost
+{
+public:
+	FakeHost();
+	const peerbuf_host *raw() const { return &host_.host; }
+
+	/** The last reason given on this thread. */
+	std::string why() const;
+	uint32_t errc() const;
+	std::vector<std::string> warnings() const;
+
+private:
+	struct Failure {
+		uint32_t errc = 0;
+		std::string why;
+	};
+	struct WithSelf {
+		peerbuf_host host;
+		FakeHost *self;
+	};
+
+	WithSelf host_;
+	mutable std::mutex mutex_;
+	std::map<std::thread::id, Failure> failures_;
+	std::vector<std::string> warnings_;
+};
+
+/** The plugin's table, loaded as the core loads it. @return null, with a failed expectation. */
+const peerbuf_importer_plugin *loadPlugin();
+
+/** Options of open, as pairs. */
+using Params = std::vector<std::pair<std::string, std::string>>;
+
+/** An open importer; closed at the end. */
+class OpenImporter
+{
+public:
+	/** @return null when open failed: *retErr and host.why() say why. */
+	static std::unique_ptr<OpenImporter> open(FakeHost &host,
+						  const peerbuf_fabric_objects *objects,
+						  const Params &params, int *retErr);
+	~OpenImporter();
+	OpenImporter(const OpenImporter &) = delete;
+	OpenImporter &operator=(const OpenImporter &) = delete;
+
+	peerbuf_importer_offer offer() const;
+	int reg(const peerbuf_reg_request &request, peerbuf_region *retRegion) const;
+	void dereg(uint64_t token) const;
+	int fault(const char *step, uint32_t skip, uint32_t count, int err) const;
+	peerbuf_importer_stats stats() const;
+
+private:
+	OpenImporter(const peerbuf_importer_plugin *plugin, void *importer)
+	    : plugin_(plugin),
+	      importer_(importer)
+	{
+	}
+	const peerbuf_importer_test_ops *ops() const;
+
+	const peerbuf_importer_plugin *plugin_;
+	void *importer_;
+};
+
+/** Objects for open. */
+peerbuf_fabric_objects objectsOf(fid_domain *domain, const fi_info *info, fid_ep *ep);
+
+/** A mapping as an exporter makes it, on a memfd of whole pages. */
+class Memory
+{
+public:
+	explicit Memory(size_t length, uint64_t offsetInBuffer = 0);
+	~Memory();
+	Memory(const Memory &) = delete;
+	Memory &operator=(const Memory &) = delete;
+
+	uint8_t *data() const { return static_cast<uint8_t *>(mapping_.cpu_addr); }
+	size_t size() const { return mapping_.length; }
+	const peerbuf_mapping &mapping() const { return mapping_; }
+	/** Ask for [offset, offset + length) of the buffer. */
+	peerbuf_reg_request request(uint64_t offset, uint64_t length, uint32_t access) const;
+
+private:
+	peerbuf_mapping mapping_ = {};
+};
+
+constexpr uint32_t readWrite =
+	PEERBUF_ACCESS_LOCAL_WRITE | PEERBUF_ACCESS_REMOTE_READ | PEERBUF_ACCESS_REMOTE_WRITE;
+
+/** Open descriptors of this process. */
+size_t openFds();
+
+} // namespace peerbuf::test
+
+#endif
