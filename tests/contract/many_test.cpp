@@ -277,10 +277,12 @@ TEST_P(ManyKinds_, GivenEveryImporterAndPartialIsFineThenThoseThatCanDo)
 	EXPECT_STREQ(peerbuf_flow_name(least), peerbuf_flow_name(world_.regInfo(reg).flow));
 }
 
-INSTANTIATE_TEST_SUITE_P(Exporters, ManyKinds_, testing::ValuesIn(bench().exporters),
-			 [](const testing::TestParamInfo<test::PluginSpec> &info) {
-				 return info.param.label();
-			 });
+std::string exporterName(const testing::TestParamInfo<test::PluginSpec> &tested)
+{
+	return tested.param.label();
+}
+
+INSTANTIATE_TEST_SUITE_P(Exporters, ManyKinds_, testing::ValuesIn(bench().exporters), exporterName);
 
 } // namespace
 
