@@ -891,8 +891,7 @@ TEST_F(Rules, Rule52_GivenAnImporterThenTheExporterLearnsWhatItWillHonour)
 		World world;
 		std::string why;
 		const Exporter *exporter = world.addExporter(*PluginSpec::parse(c.exporter, &why));
-		const Importer *importer = world.addImporter(
-			*PluginSpec::parse(std::string("recorder:invalidation=") + word, &why));
+		const Importer *importer = world.addImporter(*PluginSpec::parse(c.importer, &why));
 		ASSERT_NE(nullptr, exporter);
 		ASSERT_NE(nullptr, importer);
 		const void *ops = nullptr;
