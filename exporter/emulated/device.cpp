@@ -149,8 +149,9 @@ bool Device::open(std::string *ret_why)
 	memory_ = static_cast<uint8_t *>(memory);
 
 	epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+	deaths_.reset(::epoll_create1(EPOLL_CLOEXEC));
 	spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-	if (!epoll_ || !spare_) {
+	if (!epoll_ || !deaths_ || !spare_) {
 		*ret_why = text("epoll: ", errnoText(errno));
 		return false;
 	}
@@ -276,7 +277,6 @@ int Device::run()
 				if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
 					receive(client);
 			}
-			/* At once: whoever asks next finds all that the dead have left. */
 			sweepClients();
 		}
 		serveParked();
@@ -342,7 +342,10 @@ Device::Id Device::addClient(UniqueFd socket)
 	struct epoll_event event = {};
 	event.events = client->polled = EPOLLIN;
 	event.data.u64 = id;
-	if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client->socket.get(), &event) < 0) {
+	struct epoll_event death = event;
+	death.events = EPOLLRDHUP;
+	if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, client->socket.get(), &event) < 0 ||
+	    ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, client->socket.get(), &death) < 0) {
 		say(text("a client was turned away: epoll_ctl: ", errnoText(errno)));
 		return 0;
 	}
@@ -408,6 +411,7 @@ void Device::receive(Client &client)
 
 void Device::serve(Client &client, const Message &request, UniqueFd fd, bool delayed)
 {
+	buryDead(client);
 	const Op op = static_cast<Op>(request.op);
 	Message reply = makeMessage(Kind::Reply, op, request.serial);
 	UniqueFd replyFd;
@@ -570,6 +574,26 @@ void Device::doom(Client &client, const std::string &why)
 		return;
 	client.doomed = true;
 	say(text("client ", client.id, ": ", why, "; the connection is closed"));
+}
+
+/**
+ * Who asks after another has died finds all that the dead one left; the order in which epoll
+ * reports them does not promise it. What the dead asked last is void.
+ */
+void Device::buryDead(const Client &asking)
+{
+	struct epoll_event events[16];
+	const int n = ::epoll_wait(deaths_.get(), events, 16, 0);
+	bool any = false;
+	for (int i = 0; i < n; i++) {
+		auto it = clients_.find(events[i].data.u64);
+		if (it == clients_.end() || it->second.get() == &asking)
+			continue;
+		chat(text("client ", it->first, " leaves"));
+		it->second->doomed = any = true;
+	}
+	if (any)
+		sweepClients();
 }
 
 void Device::sweepClients()

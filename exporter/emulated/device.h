@@ -132,6 +132,7 @@ private:
 	void flush(Client &client);
 	void updatePolling(Client &client);
 	void doom(Client &client, const std::string &why);
+	void buryDead(const Client &asking);
 	void sweepClients();
 	void endClient(Client &client);
 
@@ -195,6 +196,7 @@ private:
 	Frames deviceFrames_;
 	Frames hostFrames_;
 	UniqueFd epoll_;
+	UniqueFd deaths_; /* an epoll that only sees clients hang up */
 	UniqueFd signals_;
 	UniqueFd listener_;
 	UniqueFd spare_; /* given up for a moment to turn a client away when descriptors are out */
