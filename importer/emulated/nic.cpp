@@ -849,15 +849,17 @@ void Nic::landWrite(size_t index, After &after)
 
 void Nic::landRead(size_t index, After &after)
 {
-	const Packet packet = std::move(reads_[index]);
-	reads_.erase(reads_.begin() + static_cast<std::ptrdiff_t>(index));
-	// a read pushes the writes before it, or it could miss one that was reported complete
+	// a read pushes the writes before it, or it could miss one that was reported complete; it
+	// stays in flight meanwhile, or their landing could settle a ticket that waits for it
 	for (size_t i = 0; i < writes_.size();) {
-		if (writes_[i].region == packet.region && writes_[i].serial < packet.serial)
+		if (writes_[i].region == reads_[index].region &&
+		    writes_[i].serial < reads_[index].serial)
 			landWrite(i, after);
 		else
 			i++;
 	}
+	const Packet packet = std::move(reads_[index]);
+	reads_.erase(reads_.begin() + static_cast<std::ptrdiff_t>(index));
 	land(packet, after);
 	settleTickets(after);
 }
