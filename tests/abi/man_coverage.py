@@ -39,8 +39,9 @@ def main():
     code = ''.join(read(p) for p in glob.glob(os.path.join(source, '**', '*.cpp'), recursive=True))
     commands = set(re.findall(r'add_subcommand\(\s*"(\w+)"', code))
     good = compare('command', commands, set(re.findall(r'^## (\w+)', text, flags=re.M)), page)
-    options = {o for group in re.findall(r'add_(?:option|flag)\w*\(\s*"([^"]*)"', code)
-               for o in re.findall(r'--([\w-]+)', group)}
+    # the parser adds --help by itself
+    calls = re.findall(r'(?:add_option|add_flag|set_version_flag)\w*\(\s*"([^"]*)"', code)
+    options = {'help'} | {o for call in calls for o in re.findall(r'--([\w-]+)', call)}
     described = set(re.findall(r'^\*--([\w-]+)\*', text, flags=re.M))
     return 0 if compare('option', options, described, page) and good else 1
 
