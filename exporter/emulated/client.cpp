@@ -856,13 +856,14 @@ void Client::unpin(uint64_t token)
 {
 	(void)injected("unpin");
 	bool pinned = false;
+	const bool gone = connection_->gone();
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		auto it = attachments_.find(token);
 		if (it != attachments_.end() && it->second->pins > 0) {
 			it->second->pins--;
 			pinned = true;
-		} else {
+		} else if (!gone) {
 			excessUnpins_++;
 		}
 	}

@@ -144,6 +144,9 @@ void Connection::hangUp()
 void Connection::pump()
 {
 	std::lock_guard<std::mutex> lock(mutex_);
+	/* A thread that waits at the socket must be the one to read, or it waits for nothing. */
+	if (reading_)
+		return;
 	readAvailable();
 	changed_.notify_all();
 }

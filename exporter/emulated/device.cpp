@@ -259,7 +259,7 @@ int Device::run()
 	chat(text("ready, ", settings_.hbm, " bytes of HBM"));
 	while (!ending_) {
 		struct epoll_event events[32];
-		const int n = ::epoll_wait(epoll_.get(), events, 32, untilNextParked());
+		const int n = ::epoll_wait(epoll_.get(), events, 32, patience());
 		if (n < 0 && errno != EINTR) {
 			say(text("epoll_wait: ", errnoText(errno)));
 			return 1;
@@ -279,6 +279,8 @@ int Device::run()
 			}
 			sweepClients();
 		}
+		if (n == 0)
+			pauseListening(false);
 		serveParked();
 		sweepClients();
 		if (options_.clientFd >= 0 && clients_.empty())
@@ -288,8 +290,10 @@ int Device::run()
 	return 0;
 }
 
-int Device::untilNextParked() const
+int Device::patience() const
 {
+	if (listeningPaused_)
+		return 100;
 	if (parked_.empty())
 		return -1;
 	const uint64_t due = parked_.begin()->first;
@@ -327,10 +331,24 @@ void Device::acceptClients()
 		const bool turnedAway = static_cast<bool>(socket);
 		socket.reset();
 		spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-		say("a client was turned away: no descriptor left");
-		if (!turnedAway)
+		if (!turnedAway) {
+			pauseListening(true);
 			return;
+		}
+		say("a client was turned away: no descriptor left");
 	}
+}
+
+/** For a while, so that a client that cannot even be turned away does not make us spin. */
+void Device::pauseListening(bool pause)
+{
+	if (!listener_ || pause == listeningPaused_)
+		return;
+	struct epoll_event event = {};
+	event.events = pause ? 0u : static_cast<uint32_t>(EPOLLIN);
+	event.data.u64 = listenSource;
+	if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event) == 0)
+		listeningPaused_ = pause;
 }
 
 Device::Id Device::addClient(UniqueFd socket)
@@ -495,7 +513,7 @@ Device::Outcome Device::dispatch(Client &client, const Message &request, UniqueF
 		return restore(client, request, reply);
 	case Op::Remove:
 		/* No goodbye: that is what makes it a surprise. */
-		say("removed by surprise");
+		chat("removed by surprise");
 		ending_ = true;
 		return Outcome::Silent;
 	case Op::Fault:
@@ -1172,10 +1190,10 @@ Device::Outcome Device::exportFd(Client &client, const Message &request, Message
 			identity.reset(fd);
 		if (fd < 0 || ::fstat(fd, &st) < 0) {
 			const int err = fd < 0 ? -fd : errno;
-			return failed(
-				reply, err,
-				err == EMFILE ? PEERBUF_ERR_FD_EXHAUSTED : PEERBUF_ERR_SYSTEM,
-				text("dma-buf of ", bufferName(buffer), ": ", errnoText(err)));
+			return failed(reply, err,
+				      err == EMFILE ? PEERBUF_ERR_FD_EXHAUSTED : PEERBUF_ERR_SYSTEM,
+				      text("dma-buf of ", bufferName(buffer), ": ", errnoText(err),
+					   fault ? ", injected at step device.identity" : ""));
 		}
 		buffer.identityKey = {st.st_dev, st.st_ino};
 		identities_.emplace(buffer.identityKey, buffer.id);

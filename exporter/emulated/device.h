@@ -124,6 +124,7 @@ private:
 
 	Id addClient(UniqueFd socket);
 	void acceptClients();
+	void pauseListening(bool pause);
 	void receive(Client &client);
 	void serve(Client &client, const Message &request, UniqueFd fd, bool delayed);
 	Outcome dispatch(Client &client, const Message &request, UniqueFd &fd, Message &reply,
@@ -182,7 +183,7 @@ private:
 	uint8_t *at(uint64_t offset) const { return memory_ + offset; }
 
 	uint64_t now() const;
-	int untilNextParked() const;
+	int patience() const;
 	void serveParked();
 	void say(const std::string &line) const;
 	void chat(const std::string &line) const;
@@ -201,6 +202,7 @@ private:
 	UniqueFd listener_;
 	UniqueFd spare_; /* given up for a moment to turn a client away when descriptors are out */
 	std::pair<uint64_t, uint64_t> socketKey_; /* so that only our own socket is removed */
+	bool listeningPaused_ = false;
 	bool ending_ = false;
 
 	Id lastId_ = 0; /* one counter for everything: no id ever names two things */

@@ -191,7 +191,7 @@ TEST(FdLeak, GivenManyExportsThenDescriptorsComeBackOnBothSides)
 	const auto desc = device.alloc(4096);
 	const uint64_t token = device.attached(desc.handle);
 	const size_t ours = openFds(getpid());
-	const size_t theirs = openFds(running.process().pid());
+	const size_t theirs = device.deviceFds(running);
 	for (int i = 0; i < 50; i++) {
 		peerbuf_fd_export e;
 		ASSERT_EQ(0, device.exportFd(token, 0, 4096, &e));
@@ -205,10 +205,10 @@ TEST(FdLeak, GivenManyExportsThenDescriptorsComeBackOnBothSides)
 		EXPECT_GE(fcntl(bystander.get(), F_GETFD), 0);
 	}
 	EXPECT_EQ(ours, openFds(getpid()));
-	EXPECT_EQ(theirs + 1, openFds(running.process().pid())) << "but for the buffer's identity";
+	EXPECT_EQ(theirs + 1, device.deviceFds(running)) << "but for the buffer's identity";
 	device.slots.detach(device.handle, token);
 	EXPECT_EQ(0, device.slots.free(device.handle, desc.handle));
-	EXPECT_EQ(theirs, openFds(running.process().pid()));
+	EXPECT_EQ(theirs, device.deviceFds(running));
 }
 
 /* The descriptor was made and sent, and this process has no number left for it. */
@@ -241,7 +241,7 @@ TEST(FdLeak, GivenCloseWithEverythingStillHeldThenNothingIsLeft)
 	RunningDevice running("hbm=4M");
 	const size_t ours = openFds(getpid());
 	Device watcher("socket=" + running.path());
-	const size_t theirs = openFds(running.process().pid());
+	const size_t theirs = watcher.deviceFds(running);
 	{
 		Device device("socket=" + running.path());
 		const auto desc = device.alloc(4 << 20);
@@ -254,7 +254,7 @@ TEST(FdLeak, GivenCloseWithEverythingStillHeldThenNothingIsLeft)
 	}
 	EXPECT_EQ(0, watcher.tryAlloc(4 << 20)) << watcher.why();
 	EXPECT_EQ(0u, watcher.offer().window_used);
-	EXPECT_EQ(theirs, openFds(running.process().pid()));
+	EXPECT_EQ(theirs, watcher.deviceFds(running));
 	watcher.close();
 	EXPECT_EQ(ours, openFds(getpid()));
 }

@@ -353,6 +353,12 @@ peerbuf_exporter_stats Device::stats()
 	return ::testing::AssertionSuccess();
 }
 
+size_t Device::deviceFds(RunningDevice &running)
+{
+	stats();
+	return openFds(running.process().pid());
+}
+
 std::vector<uint8_t> Device::deviceBytes(uint64_t buffer, uint64_t offset, uint64_t length)
 {
 	std::vector<uint8_t> bytes(length);

@@ -108,6 +108,9 @@ public:
 	::testing::AssertionResult clean();
 	std::vector<uint8_t> deviceBytes(uint64_t buffer, uint64_t offset, uint64_t length);
 
+	/** Descriptors of the device's process, once it has finished what it was asked. */
+	size_t deviceFds(RunningDevice &running);
+
 	/** What was said about the last failure on this thread. */
 	std::string why() const { return host.failure().message; }
 	uint32_t errc() const { return host.failure().errc; }
