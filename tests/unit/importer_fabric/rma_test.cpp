@@ -15,6 +15,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "support.h"
 #include "tools/peerbuf/rma.h"
 
 namespace peerbuf::test
@@ -39,6 +40,8 @@ TEST(RmaProviders, ListsOnlyWhatOpens)
 	const auto names = tools::rmaProviders();
 	ASSERT_FALSE(names.empty());
 	for (const std::string &name : names) {
+		if (leftOut(name))
+			continue;
 		RmaOptions options;
 		options.provider = name;
 		std::string error;

@@ -199,6 +199,23 @@ peerbuf_reg_request Memory::request(uint64_t offset, uint64_t length, uint32_t a
 	return request;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+#define PEERBUF_TEST_LEAK_CHECK 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define PEERBUF_TEST_LEAK_CHECK 1
+#endif
+#endif
+
+const char *leftOut([[maybe_unused]] const std::string &provider)
+{
+#ifdef PEERBUF_TEST_LEAK_CHECK
+	if (provider == "net")
+		return "it leaks by itself";
+#endif
+	return nullptr;
+}
+
 size_t openFds()
 {
 	const std::filesystem::directory_iterator all("/proc/self/fd");
