@@ -1,0 +1,666 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "demo.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+
+#include "child.h"
+#include "demo_protocol.h"
+#include "exit_code.h"
+#include "pair.h"
+#include "socket_place.h"
+#include "words.h"
+
+namespace peerbuf::tools
+{
+
+namespace
+{
+
+using namespace demo;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/* From the first trouble on, how long the others may take to end by themselves. */
+constexpr milliseconds grace(15000);
+constexpr milliseconds deviceGrace(5000);
+constexpr milliseconds deviceStart(20000);
+/* HBM beyond the region, for the small buffers of the other sections. */
+constexpr uint64_t spareHbm = 64 << 20;
+constexpr uint64_t hbmGrain = 2 << 20;
+
+/** The target or the peer, as the parent sees it. */
+struct Role {
+	explicit Role(const char *roleName) : name(roleName) {}
+
+	const char *name;
+	Child child;
+	std::unique_ptr<Channel> channel;
+	Clock::time_point lastHeard;
+	bool reported = false; /* it has said its last word */
+	bool judged = false;   /* its end was looked at */
+	bool finished() const { return !child.running() && judged; }
+};
+
+/** Signals that end the demo, as something to poll. Blocked for everybody until it goes. */
+class EndSignals
+{
+public:
+	EndSignals()
+	{
+		sigemptyset(&set_);
+		for (const int number : {SIGINT, SIGTERM, SIGHUP})
+			sigaddset(&set_, number);
+		pthread_sigmask(SIG_BLOCK, &set_, &before_);
+		fd_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+	}
+	~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+	EndSignals(const EndSignals &) = delete;
+	EndSignals &operator=(const EndSignals &) = delete;
+
+	int fd() const { return fd_.get(); }
+	/** @return its number, or 0. */
+	int take() const
+	{
+		signalfd_siginfo info = {};
+		return read(fd_.get(), &info, sizeof(info)) == sizeof(info)
+			       ? static_cast<int>(info.ssi_signo)
+			       : 0;
+	}
+
+private:
+	sigset_t set_ = {};
+	sigset_t before_ = {};
+	UniqueFd fd_;
+};
+
+class Demo
+{
+public:
+	Demo(const DemoOptions &options, std::string provider, uint64_t seed)
+	    : options_(options),
+	      provider_(std::move(provider)),
+	      seed_(seed),
+	      output_(Output::reportFile(options.json))
+	{
+	}
+
+	/** Start all, listen until all have ended. */
+	void run();
+	/** The verdict, for people or as JSON. @return the final exit code. */
+	int report();
+
+private:
+	uint64_t hbm() const
+	{
+		return (options_.size + hbmGrain - 1) / hbmGrain * hbmGrain + spareHbm;
+	}
+	bool startDevice();
+	bool startRoles();
+	void listen();
+	void hear(Role *role);
+	void take(Role *role, const Json &message);
+	void noticeEnds();
+	void awaitEnds();
+	void judge(Role *role);
+	void watch();
+	void endDevice();
+	void checkDeviceMemory();
+	void countLeaks();
+	void trouble(int code, const std::string &who, const std::string &how);
+	void fault(const std::string &what);
+	void headline();
+	Json json(int code) const;
+
+	const DemoOptions options_;
+	const std::string provider_;
+	const uint64_t seed_;
+	Output output_;
+	EndSignals signals_;
+	const std::vector<std::pair<int, std::string>> fdsBefore_ = openFds();
+	SocketPlace place_;
+	Child device_;
+	bool deviceJudged_ = false;
+	Role target_{"target"};
+	Role peer_{"peer"};
+
+	std::optional<TargetResult> targetResult_;
+	std::optional<PeerResult> peerResult_;
+	int code_ = exitOk;
+	std::string who_; /* whose trouble it was */
+	std::string how_;
+	std::optional<Clock::time_point> graceEnds_;
+	std::vector<std::string> faults_;
+	uint64_t fdsLeaked_ = 0;
+	std::optional<bool> memoryReturned_;
+	int section_ = 0;
+};
+
+/* ---- trouble ------------------------------------------------------------------------------- */
+
+/** The first trouble decides what the demo ends with; the others get time to end in order. */
+void Demo::trouble(int code, const std::string &who, const std::string &how)
+{
+	output_.clear();
+	fprintf(stderr, "peerbuf demo: the %s %s\n", who.c_str(), how.c_str());
+	if (!graceEnds_)
+		graceEnds_ = Clock::now() + grace;
+	if (code_ != exitOk)
+		return;
+	code_ = code;
+	who_ = who;
+	how_ = how;
+}
+
+void Demo::fault(const std::string &what)
+{
+	faults_.push_back(what);
+	output_.clear();
+	fprintf(stderr, "peerbuf demo: %s\n", what.c_str());
+}
+
+/* ---- start --------------------------------------------------------------------------------- */
+
+bool Demo::startDevice()
+{
+	const char *named = secure_getenv("PEERBUF_EMULATED_DEVICE");
+	const std::string binary =
+		named && *named ? named : PEERBUF_LIBEXEC_DIR "/peerbuf-emulated-device";
+	std::string why = place_.create();
+	int ready[2] = {-1, -1};
+	if (why.empty() && pipe2(ready, O_CLOEXEC) < 0)
+		why = "pipe: " + errnoWord(errno);
+	if (!why.empty()) {
+		trouble(exitMissing, "device process", "cannot be started: " + why);
+		return false;
+	}
+	const UniqueFd reader(ready[0]);
+	UniqueFd writer(ready[1]);
+	std::vector<std::string> argv = {binary,
+					 "--socket",
+					 place_.path(),
+					 "--ready-fd",
+					 std::to_string(Child::firstFd),
+					 "--profile",
+					 "moves",
+					 "--hbm",
+					 std::to_string(hbm()),
+					 "--seed",
+					 std::to_string(seed_)};
+	if (options_.verbose)
+		argv.emplace_back("--verbose");
+	if (const int rc = device_.start(argv, {writer.get()})) {
+		trouble(exitMissing, "device process",
+			"cannot be started: " + binary + ": " + errnoWord(rc) +
+				" (PEERBUF_EMULATED_DEVICE names another one)");
+		return false;
+	}
+	writer.reset();
+
+	pollfd p[] = {{reader.get(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+	const auto deadline = Clock::now() + deviceStart;
+	while (::poll(p, 2, 100) >= 0 || errno == EINTR) {
+		if (p[1].revents) {
+			const int number = signals_.take();
+			trouble(128 + number, "demo",
+				"was told to end by signal " + std::to_string(number));
+			return false;
+		}
+		if (p[0].revents || Clock::now() > deadline)
+			break;
+	}
+	char byte = 0;
+	if (!p[0].revents) {
+		trouble(exitChildDied, "device process",
+			"was not ready after " + std::to_string(deviceStart.count()) + " ms");
+		return false;
+	}
+	if (read(reader.get(), &byte, 1) != 1) {
+		/* it closed the pipe without a word: it has ended, or is about to */
+		const bool ended = device_.wait(deviceGrace);
+		deviceJudged_ = true;
+		trouble(exitChildDied, "device process",
+			(ended ? endingWords(*device_.status()) : "closed its pipe") +
+				" before it was ready");
+		return false;
+	}
+	why = place_.hold();
+	if (!why.empty())
+		trouble(exitMissing, "device process", "has no socket: " + why);
+	return why.empty();
+}
+
+bool Demo::startRoles()
+{
+	UniqueFd targetToPeer;
+	UniqueFd peerToTarget;
+	if (!Channel::pair(&targetToPeer, &peerToTarget)) {
+		trouble(exitMissing, "demo", "has no socket left: " + errnoWord(errno));
+		return false;
+	}
+	const struct {
+		Role *role;
+		const char *command;
+		std::vector<int> fds;
+	} starts[] = {
+		{&target_, demoTargetCommand, {targetToPeer.get(), place_.fd()}},
+		{&peer_, demoPeerCommand, {peerToTarget.get()}},
+	};
+	for (const auto &start : starts) {
+		UniqueFd ours;
+		UniqueFd theirs;
+		int rc = Channel::pair(&ours, &theirs) ? 0 : -errno;
+		std::vector<int> fds = {theirs.get()};
+		fds.insert(fds.end(), start.fds.begin(), start.fds.end());
+		if (rc == 0)
+			rc = start.role->child.start({"/proc/self/exe", start.command}, fds);
+		if (rc) {
+			trouble(exitMissing, start.role->name,
+				"cannot be started: " + errnoWord(rc));
+			return false;
+		}
+		start.role->channel = std::make_unique<Channel>(std::move(ours), start.role->name);
+		start.role->lastHeard = Clock::now();
+		Start words;
+		words.provider = provider_;
+		words.seed = seed_;
+		words.seconds = options_.seconds;
+		words.size = options_.size;
+		words.hbm = hbm();
+		words.verbose = options_.verbose;
+		start.role->channel->send(words.json()); /* a death shows when it is listened to */
+	}
+	return true;
+}
+
+void Demo::headline()
+{
+	output_.line("peerbuf demo: provider " + provider_ + " (software RMA), seed " +
+		     std::to_string(seed_));
+	output_.line("  device  pid " + std::to_string(device_.pid()) + ", " + bytesWords(hbm()) +
+		     " of emulated HBM that moves and can be pinned");
+	output_.line("  target  pid " + std::to_string(target_.child.pid()) +
+		     ", registers the device's memory on its own libfabric domain");
+	output_.line("  peer    pid " + std::to_string(peer_.child.pid()) +
+		     ", an ordinary libfabric program");
+}
+
+/* ---- listen -------------------------------------------------------------------------------- */
+
+void Demo::take(Role *role, const Json &message)
+{
+	const std::string type = messageType(message);
+	std::string problem = "message '" + type + "', which is none of a " + role->name;
+	role->lastHeard = Clock::now();
+	if (role->reported) {
+		problem = "message '" + type + "' after its last one";
+	} else if (type == "note") {
+		Fields fields(message);
+		const std::string text = fields.string("text");
+		problem = fields.problem();
+		if (problem.empty())
+			fault(text);
+	} else if (type == "section") {
+		if (const auto section = Section::from(message, &problem)) {
+			output_.line("\n" + std::to_string(++section_) + ". " + section->title);
+			for (const std::string &line : section->lines) {
+				const size_t indent =
+					std::min(line.find_first_not_of(' '), line.size());
+				output_.line("   " + line.substr(0, indent) +
+					     wrapped(line.substr(indent), 94 - indent, 5 + indent));
+			}
+			return;
+		}
+	} else if (type == "progress") {
+		if (const auto progress = Progress::from(message, &problem)) {
+			if (role == &peer_ && progress->blocks)
+				output_.progress("   " + std::to_string(progress->blocks) +
+						 " blocks, " + bytesWords(progress->bytes) +
+						 " written and read back right, " +
+						 std::to_string(progress->bad) + " bad");
+			return;
+		}
+	} else if (type == "failed") {
+		if (const auto failed = Failed::from(message, &problem)) {
+			role->reported = true;
+			awaitEnds();
+			trouble(failed->exitCode, role->name, "cannot go on: " + failed->what);
+			return;
+		}
+	} else if (type == "result") {
+		role->reported = true;
+		if (role == &target_)
+			targetResult_ = TargetResult::from(message, &problem);
+		else
+			peerResult_ = PeerResult::from(message, &problem);
+		if (role == &target_ ? targetResult_.has_value() : peerResult_.has_value()) {
+			const std::string &seen =
+				role == &target_ ? targetResult_->trouble : peerResult_->trouble;
+			if (seen.empty())
+				return;
+			awaitEnds();
+			trouble(exitChildDied, role->name, "gave up: " + seen);
+			return;
+		}
+	}
+	if (!problem.empty())
+		role->channel->refuse(problem);
+}
+
+void Demo::hear(Role *role)
+{
+	if (!role->channel)
+		return;
+	while (const auto message = role->channel->receive())
+		take(role, *message);
+	if (role->channel->garbage() && !role->judged) {
+		role->judged = true;
+		trouble(exitChildDied, role->name, "is cut off: " + role->channel->problem());
+	}
+}
+
+/** A role that has ended: did it say its last word, and end well? */
+void Demo::judge(Role *role)
+{
+	hear(role);
+	if (role->judged)
+		return;
+	role->judged = true;
+	const int status = *role->child.status();
+	if (!role->reported || status != 0)
+		trouble(exitChildDied, role->name,
+			"(pid " + std::to_string(role->child.pid()) + ") " + endingWords(status) +
+				(role->reported ? " after its report" : " before it was done"));
+}
+
+void Demo::noticeEnds()
+{
+	if (!deviceJudged_ && device_.poll()) {
+		deviceJudged_ = true;
+		trouble(exitChildDied, "device process",
+			"(pid " + std::to_string(device_.pid()) + ") " +
+				endingWords(*device_.status()));
+	}
+	for (Role *role : {&target_, &peer_})
+		if (role->child.pid() > 0 && !role->judged && role->child.poll())
+			judge(role);
+}
+
+/**
+ * A role reports trouble: it may be what the death of another looks like from there. The kernel
+ * closes the sockets of a process before it counts as ended, so that may take a moment.
+ */
+void Demo::awaitEnds()
+{
+	pollfd p[3];
+	nfds_t n = 0;
+	for (const Child *child : {&device_, &target_.child, &peer_.child})
+		if (child->pidfd() >= 0)
+			p[n++] = {child->pidfd(), POLLIN, 0};
+	::poll(p, n, 500);
+	noticeEnds();
+}
+
+/** Nobody may be silent for long, and after the first trouble nobody may stay for long. */
+void Demo::watch()
+{
+	const auto now = Clock::now();
+	for (Role *role : {&target_, &peer_}) {
+		if (!role->child.running())
+			continue;
+		const bool late = graceEnds_ && now > *graceEnds_;
+		const bool silent = !role->reported && now - role->lastHeard > patience;
+		if (!late && !silent)
+			continue;
+		role->judged = true;
+		trouble(exitChildDied, role->name,
+			silent ? "said nothing for " + std::to_string(patience.count()) +
+					 " s and is killed"
+			       : "did not end by itself and is killed");
+		role->child.end();
+	}
+}
+
+void Demo::listen()
+{
+	while (!(target_.finished() && peer_.finished())) {
+		pollfd p[6];
+		nfds_t n = 0;
+		const auto add = [&](int fd) {
+			if (fd >= 0)
+				p[n++] = {fd, POLLIN, 0};
+		};
+		add(signals_.fd());
+		if (!deviceJudged_)
+			add(device_.pidfd());
+		for (const Role *role : {&target_, &peer_}) {
+			add(role->child.pidfd());
+			if (role->channel)
+				add(role->channel->fd());
+		}
+		::poll(p, n, 200);
+		if (const int number = signals_.take()) {
+			trouble(128 + number, "demo",
+				"was told to end by signal " + std::to_string(number));
+			return;
+		}
+		hear(&target_);
+		hear(&peer_);
+		noticeEnds();
+		for (Role *role : {&target_, &peer_})
+			role->child.poll();
+		watch();
+	}
+}
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+/** What its client had, dead or alive, the device must have back: all of it can be had again. */
+void Demo::checkDeviceMemory()
+{
+	Context ctx;
+	ExporterSide side;
+	Failure failure;
+	BufferHandle all;
+	const PluginSpec spec{
+		"emulated",
+		{{"socket", "/proc/self/fd/" + std::to_string(place_.fd())}, {"timeout", "10000"}}};
+	if (ctx.open() || !side.open(ctx, spec, &failure)) {
+		noticeEnds();
+		if (!deviceJudged_)
+			fault("the device answers nobody: " +
+			      (failure.why.empty() ? std::string(lastError().what) : failure.why));
+		return;
+	}
+	memoryReturned_ = all.alloc(ctx, side.handle, hbm()) == 0;
+	if (!*memoryReturned_)
+		fault(std::string("the device did not get all its memory back: ") +
+		      lastError().what);
+}
+
+void Demo::endDevice()
+{
+	if (!device_.running())
+		return;
+	device_.signal(SIGTERM);
+	if (!device_.wait(deviceGrace))
+		trouble(exitChildDied, "device process", "did not end when told to and is killed");
+	else if (*device_.status() != 0)
+		trouble(exitChildDied, "device process",
+			"(pid " + std::to_string(device_.pid()) + ") " +
+				endingWords(*device_.status()) + " when told to end");
+	device_.end();
+}
+
+void Demo::run()
+{
+	adoptOrphans();
+	if (startDevice() && startRoles()) {
+		headline();
+		listen();
+	}
+	output_.clear();
+	for (Role *role : {&target_, &peer_}) {
+		role->child.end();
+		role->channel.reset();
+	}
+	if (code_ < 128)
+		noticeEnds();
+	if (device_.running() && place_.fd() >= 0 && code_ < 128)
+		checkDeviceMemory();
+	endDevice();
+	if (const int killed = reapOrphans(deviceGrace))
+		trouble(exitChildDied, "demo",
+			"had to kill " + std::to_string(killed) + " processes left behind");
+	place_.release();
+	countLeaks();
+}
+
+void Demo::countLeaks()
+{
+	std::vector<std::string> names;
+	fdsLeaked_ = leakedFds(fdsBefore_, &names);
+	for (const std::string &name : names)
+		fault("parent: descriptor left open: " + name);
+}
+
+Json Demo::json(int code) const
+{
+	const auto &t = targetResult_;
+	const auto &p = peerResult_;
+	/* null: whoever would know it did not live to tell */
+	const auto fromTarget = [&](uint64_t TargetResult::*field) {
+		return t ? Json((*t).*field) : Json(nullptr);
+	};
+	const auto fromPeer = [&](auto PeerResult::*field) {
+		return p ? Json((*p).*field) : Json(nullptr);
+	};
+	Json flows = Json::object();
+	if (t)
+		for (const auto &[flow, count] : t->flows)
+			flows[flow] = count;
+	Json out = {{"provider", provider_},
+		    {"software", true},
+		    {"seed", seed_},
+		    {"seconds", p ? Json(std::round(p->seconds * 1000) / 1000) : Json(nullptr)},
+		    {"region_bytes", options_.size},
+		    {"blocks_verified", fromPeer(&PeerResult::blocksVerified)},
+		    {"blocks_bad", fromPeer(&PeerResult::blocksBad)},
+		    {"bytes_verified", fromPeer(&PeerResult::bytesVerified)},
+		    {"bytes_swept", fromPeer(&PeerResult::bytesSwept)},
+		    {"device_side_checked", fromTarget(&TargetResult::deviceChecked)},
+		    {"flows", flows},
+		    {"pairs_refused", fromTarget(&TargetResult::pairsRefused)},
+		    {"pin_fallbacks", fromTarget(&TargetResult::pinFallbacks)},
+		    {"quota_refused", fromTarget(&TargetResult::quotaRefused)},
+		    {"revoked_access_failed", fromTarget(&TargetResult::revokedAccessFailed)},
+		    {"ledger_bytes_after", fromTarget(&TargetResult::ledgerBytesAfter)},
+		    {"fds_leaked", fdsLeaked_ + (t ? t->fdsLeaked : 0) + (p ? p->fdsLeaked : 0)},
+		    {"device_memory_returned",
+		     memoryReturned_ ? Json(*memoryReturned_) : Json(nullptr)},
+		    {"first_bad", p && !p->firstBad.empty() ? Json(p->firstBad) : Json(nullptr)},
+		    {"faults", faults_},
+		    {"error", who_.empty() ? Json(nullptr) : Json{{"who", who_}, {"what", how_}}},
+		    {"exit_code", code}};
+	return out;
+}
+
+int Demo::report()
+{
+	if (targetResult_)
+		for (const std::string &what : targetResult_->faults)
+			fault("target: " + what);
+	const uint64_t leaks = fdsLeaked_ + (targetResult_ ? targetResult_->fdsLeaked : 0) +
+			       (peerResult_ ? peerResult_->fdsLeaked : 0);
+	bool good = faults_.empty() && leaks == 0;
+	if (code_ == exitOk) {
+		/* both have reported, or there would have been trouble */
+		const TargetResult &t = *targetResult_;
+		const PeerResult &p = *peerResult_;
+		good = good && p.blocksBad == 0 && p.blocksVerified > 0 &&
+		       p.deviceChecked == t.deviceChecked && t.deviceChecked >= p.blocksVerified &&
+		       t.ledgerBytesAfter == 0 && t.pinFallbacks == 1 && t.quotaRefused == 1 &&
+		       t.revokedAccessFailed == 1;
+		output_.line("\n" + std::to_string(++section_) +
+			     ". the end: everything given back");
+		output_.line("   ledger " + std::to_string(t.ledgerBytesAfter) +
+			     " bytes, descriptors left open " + std::to_string(leaks) +
+			     ", the device has all its memory back: " +
+			     (memoryReturned_.value_or(false) ? "yes" : "no"));
+		char text[256];
+		snprintf(text, sizeof(text),
+			 "\n%s: %lu blocks (%s) written, read back and compared in %.1f s, %lu of "
+			 "them seen by the device itself; %lu bad. At the end %s read again.",
+			 good ? "every byte was right" : "NOT AS IT SHOULD BE",
+			 static_cast<unsigned long>(p.blocksVerified),
+			 bytesWords(p.bytesVerified).c_str(), p.seconds,
+			 static_cast<unsigned long>(t.deviceChecked),
+			 static_cast<unsigned long>(p.blocksBad), bytesWords(p.bytesSwept).c_str());
+		output_.line(text);
+		if (!p.firstBad.empty())
+			output_.line("first bad: " + p.firstBad);
+	}
+	const int code = code_ != exitOk ? code_ : good ? exitOk : exitBad;
+	if (options_.json)
+		printJson(json(code));
+	return code;
+}
+
+int fail(int code, const std::string &why)
+{
+	fprintf(stderr, "peerbuf demo: %s\n", why.c_str());
+	return code;
+}
+
+} // namespace
+
+int runDemo(const DemoOptions &options)
+{
+	std::string provider = defaultProvider();
+	if (!options.provider.empty()) {
+		provider = findProvider(options.provider);
+		if (provider.empty())
+			return fail(exitUsage, "there is no provider '" + options.provider +
+						       "' of libfabric for RMA here; there are: " +
+						       joined(fabricProviders()));
+	}
+	if (provider.empty())
+		return fail(exitMissing, "libfabric has no provider tcp here; there are: " +
+						 joined(fabricProviders()) +
+						 " (--provider takes one)");
+	{
+		Context ctx;
+		Failure failure;
+		if (ctx.open())
+			return fail(exitMissing, lastError().what);
+		if (!findPlugin(ctx, PEERBUF_PLUGIN_EXPORTER, "emulated", &failure) ||
+		    !findPlugin(ctx, PEERBUF_PLUGIN_IMPORTER, "emulated", &failure) ||
+		    !findPlugin(ctx, PEERBUF_PLUGIN_IMPORTER, "fabric", &failure))
+			return fail(failure.exitCode == exitUsage ? exitMissing : failure.exitCode,
+				    failure.why);
+	}
+	uint64_t seed = options.seed.value_or(0);
+	if (!options.seed &&
+	    getrandom(&seed, sizeof(seed), 0) != static_cast<ssize_t>(sizeof(seed)))
+		return fail(exitMissing, "getrandom: " + errnoWord(errno));
+	if (!options.seed)
+		seed >>= 32; /* short enough to be typed */
+
+	Demo demo(options, provider, seed);
+	demo.run();
+	return demo.report();
+}
+
+} // namespace peerbuf::tools
