@@ -394,7 +394,7 @@ TEST_F(AttachmentTest, GivenRevokeThenNothingIsUnmappedBeforeTheImporterLetGo)
 	Attachment &a = built(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_SEGMENTS));
 	takeCalls();
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		const auto say = a.prepare(invalidation(PEERBUF_REASON_REVOKE, {0x2000, 0x1000}));
 		ASSERT_TRUE(say);
 		EXPECT_EQ(uint32_t{PEERBUF_REASON_REVOKE}, say->reason);
@@ -417,7 +417,7 @@ TEST_F(AttachmentTest, GivenRevokeTwiceThenTheSecondHasNothingToSay)
 {
 	Attachment &a = built(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_SEGMENTS));
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		EXPECT_FALSE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		a.letGo(PEERBUF_REASON_REVOKE, REACH);
@@ -434,7 +434,7 @@ TEST_F(AttachmentTest, GivenRevokedThenNoMappingMore)
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_SEGMENTS));
 	takeCalls();
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		const auto mapped = a.map(RANGE);
 		ASSERT_FALSE(mapped);
@@ -452,7 +452,7 @@ TEST_F(AttachmentTest, GivenTheImporterCouldNotStopThenHeldAndChargedUntilDeregi
 	Attachment &a = built(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_SEGMENTS));
 	takeCalls();
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		a.quarantine();
 		a.letGo(PEERBUF_REASON_REVOKE, REACH);
@@ -469,7 +469,7 @@ TEST_F(AttachmentTest, GivenMoveThenSuspendedUnmappedResumedAndMappedAnew)
 {
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_SEGMENTS));
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		ASSERT_TRUE(a.map(RANGE)); // first touch
 		takeCalls();
 		const auto say = a.prepare(invalidation(PEERBUF_REASON_MOVE, REACH));
@@ -497,7 +497,7 @@ TEST_F(AttachmentTest, GivenMovesOfPartsThenAMappingGoesWhenAllOfItWasInvalidate
 {
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_SEGMENTS));
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		ASSERT_TRUE(a.map(RANGE)); // three pages
 		takeCalls();
 		const Range parts[] = {{0x1000, 0x1000}, {0x3000, 0x1000}, {0x2000, 0x1000}};
@@ -520,7 +520,7 @@ TEST_F(AttachmentTest, GivenMoveByCpuThenTheViewStays)
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_CPU));
 	takeCalls();
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_MOVE, REACH)));
 		a.letGo(PEERBUF_REASON_MOVE, REACH);
 		EXPECT_TRUE(takeCalls().empty());
@@ -538,7 +538,7 @@ TEST_F(AttachmentTest, GivenMapOutsideTheAttachmentThenGeometryAndTheExporterIsN
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_SEGMENTS));
 	takeCalls();
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		const Range outside[] = {{0, 0x1000}, {0xfff, 2},  {0x3fff, 2},
 					 {0x4000, 1}, {0x2000, 0}, {UINT64_MAX, 2}};
 		for (const Range &range : outside) {
@@ -558,7 +558,7 @@ TEST_F(AttachmentTest, GivenManyMappingsThenEachUnmappedOnceAndAsItWasGiven)
 	Attachment &a = built(plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_SEGMENTS));
 	std::vector<uint64_t> tokens;
 	{
-		ReservationLock lock(buffer_->reservation);
+		ReservationLock lock(a.reservation());
 		for (const uint64_t offset : {0x1000u, 0x2000u, 0x3000u, 0x2000u}) {
 			const auto mapped = a.map({offset, 0x1000});
 			ASSERT_TRUE(mapped);
