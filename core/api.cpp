@@ -460,9 +460,10 @@ int peerbuf_query_reg(peerbuf_context *ctx, peerbuf_reg_t reg, peerbuf_reg_info 
 			info.how_known = std::max<uint32_t>(info.how_known, member.plan.howKnown);
 			info.placement |= member.plan.placement;
 			info.revoked |= member.attachment->revokedNow();
-			info.pinned_bytes += member.attachment->pinnedBytes();
-			info.window_bytes += member.attachment->windowBytes();
-			info.host_bytes += member.attachment->hostBytes();
+			const Attachment::Charged charged = member.attachment->charged();
+			info.pinned_bytes += charged.pins;
+			info.window_bytes += charged.window;
+			info.host_bytes += charged.host;
 		}
 		info.n_importers = static_cast<uint32_t>(r.members.size());
 		info.n_refusals = static_cast<uint32_t>(r.refusals.size());

@@ -88,9 +88,16 @@ public:
 
 	const peerbuf_region &region() const { return region_; }
 	const Plan &plan() const { return setup_.plan; }
-	uint64_t pinnedBytes() const { return pinCharge_.bytes(); }
-	uint64_t windowBytes() const { return windowCharge_.bytes(); }
-	uint64_t hostBytes() const { return hostCharge_.bytes(); }
+	struct Charged {
+		uint64_t pins = 0;
+		uint64_t window = 0;
+		uint64_t host = 0;
+	};
+	Charged charged() const EXCLUDES(setup_.buffer->reservation)
+	{
+		ReservationLock lock(setup_.buffer->reservation);
+		return {pinCharge_.bytes(), windowCharge_.bytes(), hostCharge_.bytes()};
+	}
 
 private:
 	using Held = AttachmentState::Held;

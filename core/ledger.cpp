@@ -143,9 +143,11 @@ Result<Charge> Ledger::chargeWindow(const Account &account, uint64_t allocation,
 	if (used > limit || fresh > limit - used) {
 		if (parts.empty())
 			windows_.erase({account.device, allocation});
+		const std::string by =
+			holdersOf(account.tenant, account.device, PEERBUF_LEDGER_WINDOW);
 		return fail(PEERBUF_ERR_QUOTA, EDQUOT, "window of tenant '", account.tenant,
 			    "' on ", account.device, ": need ", fresh, ", used ", used, ", limit ",
-			    limit);
+			    limit, "; held by ", by.empty() ? "nobody" : by);
 	}
 
 	const uint64_t id = ++lastId_;

@@ -174,22 +174,35 @@ private:
 		if (!i_.offer.peer2peer)
 			return "the importer takes only memory with struct pages, not another "
 			       "device's";
-		if (i_.distance == PEERBUF_DISTANCE_NO_PATH)
+		if (i_.distance == PEERBUF_DISTANCE_NO_PATH &&
+		    plan_.handleKind != PEERBUF_HANDLE_CPU) // a CPU's loads need no such path
 			return "there is no peer-to-peer path between the two devices";
-		const unsigned need = bitsNeeded(e_.offer.dma_addr_max);
-		if (plan_.handleKind != PEERBUF_HANDLE_CPU && need > i_.offer.dma_mask_bits) {
+		const std::string narrow = maskTooNarrow();
+		if (!narrow.empty())
 			capability = "dma_mask";
-			return text("the memory's highest bus address ", hex(e_.offer.dma_addr_max),
-				    " needs ", need, " bits, the importer has ",
-				    i_.offer.dma_mask_bits);
-		}
-		return "";
+		return narrow;
+	}
+
+	/** Empty if the importer's addresses reach all of the memory. */
+	std::string maskTooNarrow() const
+	{
+		const unsigned need = bitsNeeded(e_.offer.dma_addr_max);
+		if (plan_.handleKind == PEERBUF_HANDLE_CPU || need <= i_.offer.dma_mask_bits)
+			return "";
+		return text("the memory's highest bus address ", hex(e_.offer.dma_addr_max),
+			    " needs ", need, " bits, the importer has ", i_.offer.dma_mask_bits);
 	}
 
 	bool placementGate()
 	{
 		const uint32_t placements = e_.offer.placements;
 		if (placements == PEERBUF_PLACEMENT_HOST) { // it is host memory to begin with
+			const std::string narrow = maskTooNarrow();
+			if (!narrow.empty()) {
+				refuse(PEERBUF_FLOW_NONE, PEERBUF_ERR_NO_P2P_PATH, EOPNOTSUPP,
+				       i_.name, "dma_mask", narrow);
+				return false;
+			}
 			plan_.placement = PEERBUF_PLACEMENT_HOST;
 			return true;
 		}
@@ -224,7 +237,7 @@ private:
 	{
 		if (kernelManaged())
 			return kernelChooses() && finish();
-		return (tryMovable() || tryRekey() || tryRevocable() || tryPinned()) && finish();
+		return (tryMovable() || tryRevocable() || tryRekey() || tryPinned()) && finish();
 	}
 
 	bool belowCeiling(peerbuf_flow flow)
@@ -270,8 +283,7 @@ private:
 		return true;
 	}
 
-	/** Whether the memory can be kept in place, where it needs keeping at all. */
-	bool canStay(peerbuf_flow flow)
+	bool mayPin(peerbuf_flow flow)
 	{
 		if (refusesPin()) {
 			refuse(flow, PEERBUF_ERR_PIN_REFUSED, EOPNOTSUPP, e_.name, "pin",
@@ -279,6 +291,12 @@ private:
 			       e_.offer.why[0] ? text(": ", e_.offer.why) : std::string());
 			return false;
 		}
+		return true;
+	}
+
+	/** Static memory needs no keeping in place and is not charged. */
+	bool canPay(peerbuf_flow flow)
+	{
 		if (!moves())
 			return true;
 		const uint64_t used = ledger_.pins.used;
@@ -302,7 +320,7 @@ private:
 				 "the exporter never revokes: a pinned attachment loses nothing");
 			return false;
 		}
-		if (!canStay(PEERBUF_FLOW_REVOCABLE))
+		if (!mayPin(PEERBUF_FLOW_REVOCABLE))
 			return false;
 		if (!(plan_.invalidation & REVOCABLE)) {
 			refuse(PEERBUF_FLOW_REVOCABLE, PEERBUF_ERR_REVOKE_UNSUPPORTED, EOPNOTSUPP,
@@ -311,15 +329,21 @@ private:
 			       "stop");
 			return false;
 		}
+		if (!canPay(PEERBUF_FLOW_REVOCABLE))
+			return false;
 		plan_.flow = PEERBUF_FLOW_REVOCABLE;
 		return true;
 	}
 
 	bool tryPinned()
 	{
-		if (mayRevoke()) // Revocable was the pinned attachment such an exporter accepts
+		if (mayRevoke()) {
+			needless(PEERBUF_FLOW_PINNED, e_.name, "revoke",
+				 "the exporter may revoke: Revocable is the only pinned "
+				 "attachment it accepts");
 			return false;
-		if (!canStay(PEERBUF_FLOW_PINNED))
+		}
+		if (!mayPin(PEERBUF_FLOW_PINNED) || !canPay(PEERBUF_FLOW_PINNED))
 			return false;
 		plan_.flow = PEERBUF_FLOW_PINNED;
 		return true;
@@ -352,7 +376,8 @@ private:
 			       refusesPin() ? PEERBUF_ERR_PIN_REFUSED
 					    : PEERBUF_ERR_REVOKE_UNSUPPORTED,
 			       EOPNOTSUPP, refusesPin() ? e_.name : i_.name,
-			       refusesPin() ? "pin" : "revocable", importerLacks("invalidation"),
+			       refusesPin() ? "pin" : "revocable",
+			       importerLacks(refusesPin() ? "refault" : "revocable"),
 			       refusesPin() ? "; the exporter refuses to pin"
 					    : "; the exporter may revoke");
 			return false;
@@ -363,11 +388,35 @@ private:
 		     {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE, PEERBUF_FLOW_PINNED})
 			if (set & PEERBUF_FLOW_BIT(flow))
 				plan_.flow = flow; // the least of the set is what can be promised
-		if (plan_.flow != PEERBUF_FLOW_MOVABLE)
-			needless(PEERBUF_FLOW_MOVABLE, "kernel", "flow",
-				 "the kernel and the NIC's driver choose the flow and do not say "
-				 "which");
+		if (!belowCeilingInKernel())
+			return false;
+		for (const auto better : {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE}) {
+			if (better >= plan_.flow)
+				continue;
+			if (set & PEERBUF_FLOW_BIT(better))
+				needless(better, "kernel", "flow",
+					 "the kernel and the NIC's driver choose the flow and do "
+					 "not say which");
+			else
+				needless(better, e_.name,
+					 better == PEERBUF_FLOW_MOVABLE ? "moves" : "revoke",
+					 "not among the flows that the kernel may choose for this "
+					 "pair");
+		}
 		return true;
+	}
+
+	/** The kernel cannot be asked for less than it would take. */
+	bool belowCeilingInKernel()
+	{
+		const bool pinned = plan_.flow == PEERBUF_FLOW_REVOCABLE && mayRevoke();
+		if (policy_.ceiling == PEERBUF_FLOW_NONE || pinned || plan_.flow >= policy_.ceiling)
+			return true;
+		refuse(plan_.flow, PEERBUF_ERR_POLICY, EOPNOTSUPP, "policy", "ceiling",
+		       "the policy asks for ", flowName(policy_.ceiling),
+		       " at most, the kernel would take ", flowName(plan_.flow),
+		       " and cannot be asked for less");
+		return false;
 	}
 
 	/** The last resort: a copy through host memory, where the CPU reaches the memory. */
@@ -390,6 +439,8 @@ private:
 		plan_.flowsPossible = 0;
 		plan_.howKnown = PEERBUF_KNOWN_NEGOTIATED;
 		plan_.placement = PEERBUF_PLACEMENT_HOST;
+		plan_.handleKind = PEERBUF_HANDLE_CPU; // by which it is copied
+		plan_.invalidation = 0;		       // the importer holds host memory of ours
 		plan_.peer2peer = false;
 		finish();
 	}
@@ -426,8 +477,8 @@ private:
 		const uint64_t free =
 			usable > e_.offer.window_used ? usable - e_.offer.window_used : 0;
 		if (ledger_.windowNeed > free) {
-			refuse(plan_.flow, PEERBUF_ERR_WINDOW_EXHAUSTED, ENOSPC, e_.name, "window",
-			       "window ", e_.offer.window_size, ", reserved ",
+			refuse(PEERBUF_FLOW_NONE, PEERBUF_ERR_WINDOW_EXHAUSTED, ENOSPC, e_.name,
+			       "window", "window ", e_.offer.window_size, ", reserved ",
 			       e_.offer.window_reserve, ", used ", e_.offer.window_used, ", free ",
 			       free, ", need ", ledger_.windowNeed);
 			return false;
@@ -443,9 +494,11 @@ private:
 		const uint64_t limit = ledger_.host.limit;
 		if (!plan_.hostCharge || (used <= limit && plan_.hostCharge <= limit - used))
 			return true;
-		refuse(plan_.flow, PEERBUF_ERR_QUOTA, EDQUOT, "ledger", "host", "tenant '",
-		       policy_.tenant, "' on ", e_.offer.device, ": need ", plan_.hostCharge,
-		       ", used ", used, ", limit ", limit, " of locked host memory");
+		refuse(plan_.flow == PEERBUF_FLOW_STAGED ? PEERBUF_FLOW_STAGED : PEERBUF_FLOW_NONE,
+		       PEERBUF_ERR_QUOTA, EDQUOT, "ledger", "host", "tenant '", policy_.tenant,
+		       "' on ", e_.offer.device, ": need ", plan_.hostCharge, ", used ", used,
+		       ", limit ", limit, " of locked host memory; held by ",
+		       ledger_.host.holders.empty() ? "nobody" : ledger_.host.holders);
 		return false;
 	}
 
@@ -522,12 +575,23 @@ std::vector<Answer> negotiateAll(const ExporterSide &exporter,
 	if (anyPlacedIn(answers, PEERBUF_PLACEMENT_HOST) &&
 	    anyPlacedIn(answers, PEERBUF_PLACEMENT_DEVICE))
 		answers = negotiateEach(exporter, importers, demand, policy, ledger, true);
-	if (!policy.partialOk &&
-	    std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.plan; }))
-		for (Answer &answer : answers) {
-			answer.withdrawn = answer.plan.has_value();
-			answer.plan.reset();
-		}
+	if (policy.partialOk)
+		return answers;
+	const auto failed = std::find_if(answers.begin(), answers.end(),
+					 [](const Answer &a) { return !a.plan; });
+	if (failed == answers.end())
+		return answers;
+	const Refusal *cause = decisive(failed->refusals);
+	const std::string &who = importers[static_cast<size_t>(failed - answers.begin())].name;
+	for (Answer &answer : answers) {
+		if (answer.plan && cause)
+			answer.refusals.push_back(Refusal{
+				PEERBUF_FLOW_NONE, cause->code, cause->err, who, "all_or_nothing",
+				text("another importer of the same call has no plan: ",
+				     cause->why)});
+		answer.withdrawn = answer.plan.has_value();
+		answer.plan.reset();
+	}
 	return answers;
 }
 

@@ -828,7 +828,7 @@ void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &i
 		log_.warn("core", attachment.buffer().name(), ": its exporter wants to move it; ",
 			  attachment.importer().name(), " holds it ",
 			  flowName(attachment.plan().flow));
-		tickets_.issue(Ticket{operation, 0, reason, {}});
+		tickets_.answered(tickets_.issue(Ticket{operation, 0, reason, {}}));
 		tickets_.finish(*operation, -EBUSY);
 		return;
 	}

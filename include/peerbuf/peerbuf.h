@@ -60,7 +60,7 @@ PEERBUF_API const struct peerbuf_error *peerbuf_last_error(void);
 /** Version of the library, "MAJOR.MINOR.PATCH". */
 PEERBUF_API const char *peerbuf_version(void);
 
-/* Names as they appear in every message and in JSON; "unknown(N)" beyond the list. */
+/* Names as they appear in every message and in JSON; "unknown" beyond the list. */
 PEERBUF_API const char *peerbuf_flow_name(uint32_t flow);
 PEERBUF_API const char *peerbuf_errc_name(uint32_t errc);
 PEERBUF_API const char *peerbuf_how_known_name(uint32_t how_known);

@@ -232,7 +232,7 @@ struct peerbuf_importer_offer {
 	uint32_t struct_size;
 	uint32_t invalidation;	    /* PEERBUF_INVALIDATION_* */
 	uint32_t invalidate_scope;  /* enum peerbuf_scope; read only if invalidation is not 0 */
-	uint32_t notified_by;	    /* PEERBUF_NOTIFIED_BY_*; likewise */
+	uint32_t notified_by;	    /* PEERBUF_NOTIFIED_BY_*; 0: by nobody, or not known */
 	uint32_t peer2peer;	    /* 1: copes with memory that has no struct page */
 	uint32_t variants;	    /* PEERBUF_VARIANT_* it takes */
 	uint32_t handles;	    /* PEERBUF_HANDLE_* it takes, any one of them */
