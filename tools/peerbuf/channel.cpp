@@ -218,4 +218,13 @@ std::vector<std::string> Fields::strings(const char *key)
 	return all;
 }
 
+Json Fields::list(const char *key)
+{
+	const Json *value = find(key);
+	if (value && value->is_array())
+		return *value;
+	complain(key, "is no list");
+	return Json::array();
+}
+
 } // namespace peerbuf::tools

@@ -66,6 +66,8 @@ public:
 	/** Object of numbers. */
 	std::vector<std::pair<std::string, uint64_t>> counts(const char *key);
 	std::vector<std::string> strings(const char *key);
+	/** Whatever is in it. */
+	Json list(const char *key);
 
 	/** "" if all were right. */
 	const std::string &problem() const { return problem_; }

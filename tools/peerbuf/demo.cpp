@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -86,6 +87,24 @@ private:
 	UniqueFd fd_;
 };
 
+/**
+ * What the provider shm has in /dev/shm for a process, named PID:UID:N. It removes them itself,
+ * but not when it is killed. @param pid of a process that we have reaped.
+ */
+void removeSharedMemory(pid_t pid)
+{
+	namespace fs = std::filesystem;
+	const std::string prefix = std::to_string(pid) + ":";
+	std::vector<fs::path> left;
+	std::error_code error;
+	for (fs::directory_iterator it("/dev/shm", error), end; !error && it != end;
+	     it.increment(error))
+		if (it->path().filename().string().starts_with(prefix))
+			left.push_back(it->path());
+	for (const fs::path &path : left)
+		::unlink(path.c_str());
+}
+
 class Demo
 {
 public:
@@ -113,7 +132,7 @@ private:
 	void hear(Role *role);
 	void take(Role *role, const Json &message);
 	void noticeEnds();
-	void awaitEnds();
+	void awaitEnds(const Role &reporter);
 	void judge(Role *role);
 	void watch();
 	void endDevice();
@@ -335,7 +354,7 @@ void Demo::take(Role *role, const Json &message)
 	} else if (type == "failed") {
 		if (const auto failed = Failed::from(message, &problem)) {
 			role->reported = true;
-			awaitEnds();
+			awaitEnds(*role);
 			trouble(failed->exitCode, role->name, "cannot go on: " + failed->what);
 			return;
 		}
@@ -350,7 +369,7 @@ void Demo::take(Role *role, const Json &message)
 				role == &target_ ? targetResult_->trouble : peerResult_->trouble;
 			if (seen.empty())
 				return;
-			awaitEnds();
+			awaitEnds(*role);
 			trouble(exitChildDied, role->name, "gave up: " + seen);
 			return;
 		}
@@ -402,12 +421,12 @@ void Demo::noticeEnds()
  * A role reports trouble: it may be what the death of another looks like from there. The kernel
  * closes the sockets of a process before it counts as ended, so that may take a moment.
  */
-void Demo::awaitEnds()
+void Demo::awaitEnds(const Role &reporter)
 {
 	pollfd p[3];
 	nfds_t n = 0;
 	for (const Child *child : {&device_, &target_.child, &peer_.child})
-		if (child->pidfd() >= 0)
+		if (child->pidfd() >= 0 && child != &reporter.child)
 			p[n++] = {child->pidfd(), POLLIN, 0};
 	::poll(p, n, 500);
 	noticeEnds();
@@ -515,6 +534,8 @@ void Demo::run()
 	for (Role *role : {&target_, &peer_}) {
 		role->child.end();
 		role->channel.reset();
+		if (role->child.status().value_or(0) != 0)
+			removeSharedMemory(role->child.pid());
 	}
 	if (code_ < 128)
 		noticeEnds();
@@ -562,6 +583,7 @@ Json Demo::json(int code) const
 		    {"bytes_swept", fromPeer(&PeerResult::bytesSwept)},
 		    {"device_side_checked", fromTarget(&TargetResult::deviceChecked)},
 		    {"flows", flows},
+		    {"pairs", t ? t->pairs : Json::array()},
 		    {"pairs_refused", fromTarget(&TargetResult::pairsRefused)},
 		    {"pin_fallbacks", fromTarget(&TargetResult::pinFallbacks)},
 		    {"quota_refused", fromTarget(&TargetResult::quotaRefused)},
@@ -579,9 +601,15 @@ Json Demo::json(int code) const
 
 int Demo::report()
 {
-	if (targetResult_)
-		for (const std::string &what : targetResult_->faults)
-			fault("target: " + what);
+	if (targetResult_) {
+		for (const std::string &what : targetResult_->faults) {
+			/* after a death they are but its consequences */
+			if (code_ == exitOk)
+				fault("target: " + what);
+			else
+				faults_.push_back("target: " + what);
+		}
+	}
 	const uint64_t leaks = fdsLeaked_ + (targetResult_ ? targetResult_->fdsLeaked : 0) +
 			       (peerResult_ ? peerResult_->fdsLeaked : 0);
 	bool good = faults_.empty() && leaks == 0;

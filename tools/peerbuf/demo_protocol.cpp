@@ -182,6 +182,7 @@ Json TargetResult::json() const
 		counts[flow] = count;
 	return {{"type", "result"},
 		{"flows", counts},
+		{"pairs", pairs},
 		{"pairs_refused", pairsRefused},
 		{"pin_fallbacks", pinFallbacks},
 		{"quota_refused", quotaRefused},
@@ -198,6 +199,7 @@ std::optional<TargetResult> TargetResult::from(const Json &message, std::string 
 	Fields fields(message);
 	TargetResult result;
 	result.flows = fields.counts("flows");
+	result.pairs = fields.list("pairs");
 	result.pairsRefused = fields.number("pairs_refused");
 	result.pinFallbacks = fields.number("pin_fallbacks");
 	result.quotaRefused = fields.number("quota_refused");

@@ -115,6 +115,7 @@ struct PeerResult {
 /** How all else went; from the target. */
 struct TargetResult {
 	std::vector<std::pair<std::string, uint64_t>> flows;
+	Json pairs = Json::array(); /* of PairResult */
 	uint64_t pairsRefused = 0;
 	uint64_t pinFallbacks = 0;
 	uint64_t quotaRefused = 0;

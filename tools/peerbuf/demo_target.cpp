@@ -38,6 +38,13 @@ constexpr const char *smallHbm = "16M";
 constexpr uint64_t smallSize = 2 << 20;
 constexpr std::chrono::seconds eventPatience(10);
 
+/** The device process died, hangs, or talks nonsense. */
+bool deviceIsLost(uint32_t errc)
+{
+	return errc == PEERBUF_ERR_DEVICE_GONE || errc == PEERBUF_ERR_TIMEOUT ||
+	       errc == PEERBUF_ERR_PROTOCOL;
+}
+
 /** A buffer and its registration, in the order in which they may end. */
 struct Registered {
 	BufferHandle buffer;
@@ -169,8 +176,13 @@ bool Target::openShared(ExporterSide *side)
 			{{"socket", "/proc/self/fd/" + std::to_string(deviceFd)},
 			 {"tenant", tenant},
 			 {"timeout", deviceTimeoutMs}}};
-	if (!side->open(ctx_, spec, &failure_))
+	if (!side->open(ctx_, spec, &failure_)) {
+		if (deviceIsLost(lastError().errc)) {
+			result_.trouble = failure_.why;
+			failure_ = {};
+		}
 		return false;
+	}
 	side->spec = PluginSpec{"emulated", {{"profile", "moves"}}}; /* what reports call it */
 	return true;
 }
@@ -202,18 +214,33 @@ std::string profileOf(const PluginSpec &spec)
 	return profile ? *profile : provider ? *provider : spec.name;
 }
 
+/** The one reason to show: why not the best flow, or, where there is none, why not the last. */
+const peerbuf_refusal *decisive(const PairResult &pair)
+{
+	const peerbuf_refusal *found = nullptr;
+	for (const peerbuf_refusal &refusal : pair.refusals) {
+		if (pair.flow && !found)
+			found = &refusal;
+		if (!pair.flow && refusal.flow != PEERBUF_FLOW_STAGED &&
+		    refusal.flow != PEERBUF_FLOW_REKEY)
+			found = &refusal;
+	}
+	return found;
+}
+
 std::vector<std::string> pairLines(const PairResult &pair, const ExporterSide &exporter,
 				   const ImporterSide &importer)
 {
 	char head[160];
-	snprintf(head, sizeof(head), "%-9s x %-12s %-11s %-9s %s", profileOf(exporter.spec).c_str(),
-		 importer.kind().c_str(), profileOf(importer.spec).c_str(), pair.outcome().c_str(),
+	snprintf(head, sizeof(head), "%-8s x %-12s %-11s  %-9s  %s",
+		 profileOf(exporter.spec).c_str(), importer.kind().c_str(),
+		 profileOf(importer.spec).c_str(), pair.outcome().c_str(),
 		 pair.verified == true ? "bytes verified" : "");
 	std::vector<std::string> lines = {head};
 	if (pair.bad())
 		lines.push_back("    error: " + pair.error);
-	for (const peerbuf_refusal &refusal : pair.refusals)
-		lines.push_back("    " + refusalText(refusal));
+	if (const peerbuf_refusal *refusal = decisive(pair))
+		lines.push_back("    " + refusalText(*refusal));
 	return lines;
 }
 
@@ -235,11 +262,11 @@ void Target::negotiation()
 	std::vector<std::string> lines;
 	for (const auto &[exporter, importer] : pairs) {
 		const PairResult pair = tryPair(ctx_, *exporter, *importer, nullptr);
-		count(pair.flow);
-		if (pair.bad()) {
-			/* its own words, since a later call may have replaced the last error */
+		if (!pair.bad())
+			count(pair.flow);
+		result_.pairs.push_back(pair.json());
+		if (pair.bad())
 			fault("pair " + pair.exporter + " x " + pair.importer + ": " + pair.error);
-		}
 		for (std::string &line : pairLines(pair, *exporter, *importer))
 			lines.push_back(std::move(line));
 		say();
@@ -427,13 +454,15 @@ void Target::quota()
 	const char *device = device_.offer.device;
 	auto before = sized<peerbuf_ledger_info>();
 	if (peerbuf_query_ledger(ctx_.get(), tenant, device, PEERBUF_LEDGER_PINS, &before) ||
-	    peerbuf_ledger_set_limit(ctx_.get(), tenant, device, PEERBUF_LEDGER_PINS,
-				     smallSize / 2)) {
+	    peerbuf_ledger_set_limit(ctx_.get(), tenant, device, PEERBUF_LEDGER_PINS, smallSize)) {
 		broken("setting a limit");
 		return;
 	}
 	std::vector<std::string> lines;
-	{
+	Registered held;
+	if (!registerMemory(device_, neither_.handle.id(), smallSize / 2, &held)) {
+		broken("a registration within the limit");
+	} else {
 		Registered made;
 		const uint64_t usedBefore = ledgerUsed(nullptr);
 		if (registerMemory(device_, neither_.handle.id(), smallSize, &made)) {
@@ -450,7 +479,7 @@ void Target::quota()
 	if (peerbuf_ledger_set_limit(ctx_.get(), tenant, device, PEERBUF_LEDGER_PINS, before.limit))
 		broken("setting the limit back");
 	tell("quota: more pins than tenant " + std::string(tenant) + " may have (" +
-		     bytesWords(smallSize / 2) + ")",
+		     bytesWords(smallSize) + ")",
 	     lines);
 }
 

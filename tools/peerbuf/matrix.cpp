@@ -52,8 +52,17 @@ std::vector<std::string> allThereAre(const Context &ctx, peerbuf_plugin_kind kin
 	return specs;
 }
 
+/** Something that was not named and cannot be opened is left out, with the reason. */
+struct LeftOut {
+	const char *kind;
+	std::string spec;
+	Failure failure;
+};
+
+/** @param named the user wants just these: then all must open. */
 template <typename Side>
-bool openAll(const Context &ctx, const std::vector<std::string> &texts, std::vector<Side> *sides,
+bool openAll(const Context &ctx, const std::vector<std::string> &texts, const char *kind,
+	     bool named, std::vector<Side> *sides, std::vector<LeftOut> *leftOut,
 	     Failure *ret_failure)
 {
 	for (const std::string &text : texts) {
@@ -63,9 +72,13 @@ bool openAll(const Context &ctx, const std::vector<std::string> &texts, std::vec
 			*ret_failure = {exitUsage, why};
 			return false;
 		}
-		sides->emplace_back();
-		if (!sides->back().open(ctx, *spec, ret_failure))
+		Side side;
+		if (side.open(ctx, *spec, ret_failure))
+			sides->push_back(std::move(side));
+		else if (named)
 			return false;
+		else
+			leftOut->push_back({kind, text, *ret_failure});
 	}
 	return true;
 }
@@ -164,25 +177,34 @@ int runMatrix(const MatrixOptions &options)
 	Context ctx;
 	if (ctx.open())
 		return fail({exitMissing, lastError().what});
-	const auto named = [&](const std::vector<std::string> &given, peerbuf_plugin_kind kind) {
-		return given.empty() ? allThereAre(ctx, kind) : given;
-	};
 	std::vector<ExporterSide> exporters;
 	std::vector<ImporterSide> importers;
+	std::vector<LeftOut> leftOut;
 	Failure failure;
-	if (!openAll(ctx, named(options.exporters, PEERBUF_PLUGIN_EXPORTER), &exporters,
-		     &failure) ||
-	    !openAll(ctx, named(options.importers, PEERBUF_PLUGIN_IMPORTER), &importers, &failure))
+	const auto open = [&](const std::vector<std::string> &given, peerbuf_plugin_kind kind,
+			      auto *sides) {
+		const char *word = kind == PEERBUF_PLUGIN_EXPORTER ? "exporter" : "importer";
+		return openAll(ctx, given.empty() ? allThereAre(ctx, kind) : given, word,
+			       !given.empty(), sides, &leftOut, &failure);
+	};
+	if (!open(options.exporters, PEERBUF_PLUGIN_EXPORTER, &exporters) ||
+	    !open(options.importers, PEERBUF_PLUGIN_IMPORTER, &importers))
 		return fail(failure);
+	int code = exitOk;
+	for (const LeftOut &left : leftOut) {
+		fprintf(stderr, "peerbuf matrix: left out: %s\n", left.failure.why.c_str());
+		if (left.failure.exitCode == exitBad)
+			code = exitBad;
+	}
 	if (exporters.empty() || importers.empty())
 		return fail({exitMissing,
 			     std::string("there is no ") +
 				     (exporters.empty() ? "exporter" : "importer") +
-				     " plugin (PEERBUF_PLUGIN_PATH names directories to search)"});
+				     " that can be used (PEERBUF_PLUGIN_PATH names directories to "
+				     "search)"});
 
 	Output output(Output::reportFile(options.json));
 	std::vector<PairResult> pairs;
-	int code = exitOk;
 	for (const ExporterSide &exporter : exporters) {
 		for (const ImporterSide &importer : importers) {
 			output.progress("trying " + exporter.spec.text() + " with " +
@@ -197,7 +219,10 @@ int runMatrix(const MatrixOptions &options)
 		print(exporters, importers, pairs);
 		return code;
 	}
-	Json out = {{"pairs", Json::array()}};
+	Json out = {{"pairs", Json::array()}, {"left_out", Json::array()}};
+	for (const LeftOut &left : leftOut)
+		out["left_out"].push_back(
+			{{"kind", left.kind}, {"spec", left.spec}, {"why", left.failure.why}});
 	for (const PairResult &pair : pairs)
 		out["pairs"].push_back(pair.json());
 	printJson(out);

@@ -90,7 +90,7 @@ std::string endingWords(int status)
 		return "exited with " + std::to_string(WEXITSTATUS(status));
 	const int sig = WTERMSIG(status);
 	const char *name = sigabbrev_np(sig);
-	return "killed by signal " + std::to_string(sig) +
+	return "was killed by signal " + std::to_string(sig) +
 	       (name ? " (SIG" + std::string(name) + ")" : "");
 }
 

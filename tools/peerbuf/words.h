@@ -17,7 +17,7 @@ namespace peerbuf::tools
 
 /** "EDQUOT" for 122 or -122; "0" for 0. */
 std::string errnoWord(int err);
-/** "killed by signal 9 (SIGKILL)", "exited with 3"; @p status as of waitpid. */
+/** "was killed by signal 9 (SIGKILL)", "exited with 3"; @p status as of waitpid. */
 std::string endingWords(int status);
 /** "device", "host", "device+host". */
 std::string placementWords(uint32_t placement);
