@@ -54,6 +54,12 @@ constexpr MutantName mutantNames[] = {
 	{"untranslated", Mutant::Untranslated},
 };
 
+constexpr char mutantLine[] =
+	"mutant: a deliberate fault, for tests of tests; ticket_lost, ticket_double, "
+	"ticket_before_drain, offset_dropped, first_segment_only, key_reuse_after_revoke, "
+	"p2p_flag_ignored, stale_translation_after_resume, no_resume_after_abort, untranslated; "
+	"default none";
+
 constexpr uint64_t leastPage = 4096;
 constexpr uint64_t greatestPage = uint64_t{1} << 40;
 
@@ -150,8 +156,7 @@ const char *const nicOptionLines[] = {
 	"mtu: longest packet, 64 to 1M; default 4096",
 	"queue_depth: work requests posted and not polled; default 64",
 	"posted_writes: packets that may be on their way to memory; default 16",
-	"early_completion: yes reports a write while its last packet is still on its way; default "
-	"no",
+	"early_completion: yes reports a write before its last packet has landed; default no",
 	"profile: refault, revocable or neither, when told to let go; default refault",
 	"scope: range or whole, the least it can stop of a region; default range",
 	"fault_window: longest range asked for at a refault; default 256K",
@@ -165,14 +170,10 @@ const char *const nicOptionLines[] = {
 	"merges: no keeps adjacent segments apart; default yes",
 	"max_segments: of a region, 0 for no limit; default 0",
 	"keys: how many there are; default 4096",
-	"iommu: identity, or translating (addresses of its own, all else is dropped); default "
-	"identity",
+	"iommu: identity or translating (all but its own addresses dropped); default identity",
 	"locks_host_memory: yes counts host memory against memlock; default no",
 	"trace: yes logs every packet at level trace; default no",
-	"mutant: a deliberate fault, for tests of tests; ticket_lost, ticket_double, "
-	"ticket_before_drain, offset_dropped, first_segment_only, key_reuse_after_revoke, "
-	"p2p_flag_ignored, stale_translation_after_resume, no_resume_after_abort, untranslated; "
-	"default none",
+	mutantLine,
 	nullptr,
 };
 
@@ -198,7 +199,7 @@ int parseNicOptions(const peerbuf_host *host, const peerbuf_param *params, size_
 		      : profile == "revocable" ? Profile::Revocable
 					       : Profile::Neither;
 	nic.wholeScope = options.choice("scope", {"range", "whole"}, "range") == "whole";
-	nic.faultWindow = options.bytes("fault_window", 256 * 1024, leastPage);
+	nic.faultWindow = options.bytes("fault_window", nic.faultWindow, leastPage);
 	nic.prefault = options.flag("prefault", false);
 	nic.peer2peer = options.flag("peer2peer", true);
 	nic.variants = words(options, "variants", variantWords, "host+pcie");

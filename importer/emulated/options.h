@@ -45,7 +45,7 @@ struct NicOptions {
 	uint64_t mtu = 4096;
 	uint64_t queueDepth = 64;
 	uint64_t postedWrites = 16;
-	uint64_t faultWindow = 256 * 1024;
+	uint64_t faultWindow = uint64_t{256} << 10;
 	bool prefault = false;
 	bool earlyCompletion = false;
 	Profile profile = Profile::Refault;

@@ -160,8 +160,8 @@ void ServingHost::forget(uint64_t offset, uint64_t length)
 	});
 }
 
-int ServingHost::mapSlot(const peerbuf_host *host, uint64_t attachment, uint64_t offset,
-			 uint64_t length, peerbuf_mapping *ret_mapping)
+int ServingHost::mapSlot(const peerbuf_host *host, uint64_t whose, uint64_t offset, uint64_t length,
+			 peerbuf_mapping *ret_mapping)
 {
 	ServingHost &h = self(host);
 	{
@@ -174,7 +174,7 @@ int ServingHost::mapSlot(const peerbuf_host *host, uint64_t attachment, uint64_t
 	}
 	{
 		const std::lock_guard<std::recursive_mutex> lock(h.reservation);
-		if (attachment != ServingHost::attachment || offset + length > h.size())
+		if (whose != ServingHost::attachment || offset + length > h.size())
 			return -EINVAL;
 		if (h.revoked_)
 			return -ENODEV;

@@ -93,7 +93,7 @@ private:
 	void forget(uint64_t offset, uint64_t length);
 	unsigned char *at(uint64_t place) { return memory_.data() + place * page; }
 
-	static int mapSlot(const peerbuf_host *host, uint64_t attachment, uint64_t offset,
+	static int mapSlot(const peerbuf_host *host, uint64_t whose, uint64_t offset,
 			   uint64_t length, peerbuf_mapping *ret_mapping);
 
 	Bytes memory_;
