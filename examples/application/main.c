@@ -249,7 +249,7 @@ static int target_with(struct peerbuf_context *ctx, struct endpoint *e, const ch
 {
 	struct peerbuf_reg_importer_info region;
 	struct ticket ticket;
-	unsigned char *memory;
+	unsigned char *memory = NULL;
 	size_t i, bad = 0;
 
 	if (find_memory(ctx, exporter, &memory) ||
@@ -258,6 +258,7 @@ static int target_with(struct peerbuf_context *ctx, struct endpoint *e, const ch
 	printf("%u bytes at %p of %s: %s, key %#llx, base %#llx\n", (unsigned)LENGTH,
 	       (void *)(memory + OFFSET), exporter, peerbuf_flow_name(region.flow),
 	       (unsigned long long)region.key64, (unsigned long long)region.remote_base);
+	fflush(stdout);
 
 	memset(&ticket, 0, sizeof(ticket));
 	ticket.key = region.key64; /* raw keys were not asked for in mr_mode */
