@@ -37,6 +37,9 @@ const char *const default_exporters[] = {
 	"emulated:profile=moves",
 	"emulated:profile=revokes",
 	"emulated:profile=nopin",
+	"emulated:profile=moves,placements=host,hbm=0,host=64M",
+};
+const char *const narrow_exporters[] = {
 	"emulated:profile=static,peer2peer=required",
 	"emulated:profile=moves,placements=device+host",
 	// a window of 4 MiB with a sixty-fourth of 36 MiB kept back, over 16 MiB of memory
@@ -45,7 +48,7 @@ const char *const default_exporters[] = {
 const char *const default_importers[] = {
 	"emulated:profile=refault",
 	"emulated:profile=revocable",
-	"emulated:profile=neither",
+	"emulated:profile=neither,max_length=8M",
 	"emulated:profile=refault,scope=whole",
 	"emulated:profile=revocable,peer2peer=no",
 };
@@ -95,9 +98,12 @@ std::string pluginsThere(peerbuf_context *ctx)
 	}
 }
 
-/** Open every device once, so that the tests can be listed by what the devices offer. */
-void survey(const std::vector<PluginSpec> &exporters, const std::vector<PluginSpec> &importers,
-	    const std::vector<std::string> &providers)
+/**
+ * Open every device once, so that the tests can be listed by what the devices offer. The last
+ * @p n_narrow exporters are there for one property each.
+ */
+void survey(const std::vector<PluginSpec> &exporters, size_t n_narrow,
+	    const std::vector<PluginSpec> &importers, const std::vector<std::string> &providers)
 {
 	contract::World world;
 	if (!world.ctx())
@@ -131,7 +137,9 @@ void survey(const std::vector<PluginSpec> &exporters, const std::vector<PluginSp
 	std::set<std::string> labels;
 	contract::Request request;
 	request.access = contract::usual_access;
-	for (const contract::Exporter *exporter : open_exporters) {
+	for (size_t i = 0; i < open_exporters.size(); i++) {
+		const contract::Exporter *exporter = open_exporters[i];
+		const bool narrow = i + n_narrow >= open_exporters.size();
 		for (const contract::Importer *importer : open_importers) {
 			Pair pair;
 			pair.exporter = exporter->spec;
@@ -139,11 +147,13 @@ void survey(const std::vector<PluginSpec> &exporters, const std::vector<PluginSp
 			pair.exporter_offer = exporter->offer;
 			pair.importer_offer = importer->offer;
 			pair.verdict = contract::judge(exporter->offer, importer->offer, request);
+			pair.narrow = narrow;
 			if (!labels.insert(pair.label()).second)
 				refuse("two pairs would be called " + pair.label());
 			contract::bench().pairs.push_back(pair);
 		}
-		contract::bench().exporters.push_back(exporter->spec);
+		if (!narrow)
+			contract::bench().exporters.push_back(exporter->spec);
 	}
 	for (const contract::Importer *importer : open_importers)
 		contract::bench().importers.push_back(importer->spec);
@@ -159,16 +169,20 @@ int main(int argc, char **argv)
 
 	std::string why;
 	std::vector<std::string> providers;
+	size_t n_narrow = 0;
 	if (exporters.empty()) {
 		for (const char *text : default_exporters)
 			exporters.push_back(*PluginSpec::parse(text, &why));
+		for (const char *text : narrow_exporters)
+			exporters.push_back(*PluginSpec::parse(text, &why));
+		n_narrow = std::size(narrow_exporters);
 	}
 	if (importers.empty()) {
 		for (const char *text : default_importers)
 			importers.push_back(*PluginSpec::parse(text, &why));
 		providers = contract::defaultFabricProviders();
 	}
-	survey(exporters, importers, providers);
+	survey(exporters, n_narrow, importers, providers);
 
 	const auto note = [](const char *family, const std::vector<Pair> &pairs,
 			     const char *reason) {

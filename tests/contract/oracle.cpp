@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "oracle.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace peerbuf::contract
@@ -122,7 +123,11 @@ Verdict judge(const peerbuf_exporter_offer &exporter, const peerbuf_importer_off
 	verdict.flow = best.flow;
 	if (request.ceiling > best.flow) {
 		verdict.flow = PEERBUF_FLOW_NONE;
-		for (uint32_t flow = request.ceiling; flow <= PEERBUF_FLOW_PINNED; flow++) {
+		// of memory that may be revoked the Revocable attachment is the pinned one
+		uint32_t flow = request.ceiling;
+		if (row == REVOKES_ROW)
+			flow = std::min(flow, uint32_t{PEERBUF_FLOW_REVOCABLE});
+		for (; flow <= PEERBUF_FLOW_PINNED; flow++) {
 			if (lesserFlowAllowed(flow, row, column)) {
 				verdict.flow = flow;
 				break;

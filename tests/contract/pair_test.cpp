@@ -42,25 +42,60 @@ std::vector<Pair> allPairs()
 
 std::vector<Pair> workingPairs()
 {
-	return pairsThat([](const Pair &pair) { return pair.verdict.works(); });
+	return pairsThat([](const Pair &pair) { return pair.verdict.works() && !pair.narrow; });
+}
+
+std::vector<Pair> limitedPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.works() && !pair.narrow &&
+		       pair.importer_offer.max_length < pair.exporter_offer.memory_size;
+	});
+}
+
+std::vector<Pair> windowPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.works() && pair.exporter_offer.window_size != 0;
+	});
+}
+
+std::vector<Pair> deafPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.errc == PEERBUF_ERR_REVOKE_UNSUPPORTED;
+	});
+}
+
+std::vector<Pair> hostPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		Request request;
+		request.access = usual_access;
+		request.host_placement_ok = true;
+		return !pair.verdict.works() &&
+		       judge(pair.exporter_offer, pair.importer_offer, request).works();
+	});
 }
 
 std::vector<Pair> revokingPairs()
 {
 	return pairsThat([](const Pair &pair) {
-		return pair.verdict.works() && pair.exporter_offer.revoke == PEERBUF_REVOKE_MAY;
+		return pair.verdict.works() && !pair.narrow &&
+		       pair.exporter_offer.revoke == PEERBUF_REVOKE_MAY;
 	});
 }
 
 std::vector<Pair> movablePairs()
 {
-	return pairsThat(
-		[](const Pair &pair) { return pair.verdict.flow == PEERBUF_FLOW_MOVABLE; });
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.flow == PEERBUF_FLOW_MOVABLE && !pair.narrow;
+	});
 }
 
 std::vector<Pair> chargedPairs()
 {
-	return pairsThat([](const Pair &pair) { return pair.verdict.charged_pin; });
+	return pairsThat([](const Pair &pair) { return pair.verdict.charged_pin && !pair.narrow; });
 }
 
 std::string pairName(const testing::TestParamInfo<Pair> &info)

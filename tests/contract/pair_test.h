@@ -26,6 +26,8 @@ struct Pair {
 	peerbuf_exporter_offer exporter_offer = {};
 	peerbuf_importer_offer importer_offer = {};
 	Verdict verdict; /* with usual access and the default policy */
+	/* here for one property only: in the families that are about it, not in all */
+	bool narrow = false;
 
 	std::string label() const { return exporter.label() + "__" + importer.label(); }
 };
@@ -34,7 +36,7 @@ void PrintTo(const Pair &pair, std::ostream *out);
 
 /** What the command line named, as it was found to be. Filled before the tests are listed. */
 struct Bench {
-	std::vector<test::PluginSpec> exporters;
+	std::vector<test::PluginSpec> exporters; /* those that are not narrow */
 	std::vector<test::PluginSpec> importers;
 	std::vector<Pair> pairs;
 };
@@ -46,6 +48,10 @@ std::vector<Pair> workingPairs();  /* some flow is right */
 std::vector<Pair> revokingPairs(); /* ... and the exporter may revoke */
 std::vector<Pair> movablePairs();  /* ... and the flow is Movable */
 std::vector<Pair> chargedPairs();  /* ... and pins are charged */
+std::vector<Pair> limitedPairs();  /* ... and the importer's regions are shorter than memory */
+std::vector<Pair> windowPairs();   /* ... and the exporter has a window that limits */
+std::vector<Pair> deafPairs();	   /* refused: one may revoke, the other cannot stop */
+std::vector<Pair> hostPairs();	   /* work only where host placement is allowed */
 
 std::string pairName(const testing::TestParamInfo<Pair> &info);
 
@@ -103,6 +109,11 @@ private:
 			GTEST_SKIP() << (reason);                                                  \
 	} while (false)
 #define NEEDS_PEER() NEEDS(peer() != nullptr, why_no_peer_)
+#define NEEDS_PEER_THAT_IS_REFUSED()                                                               \
+	do {                                                                                       \
+		NEEDS_PEER();                                                                      \
+		NEEDS(peer()->whyNoRefusals().empty(), peer()->whyNoRefusals());                   \
+	} while (false)
 #define NEEDS_EXPORTER_OP(op)                                                                      \
 	NEEDS(HAS_OP(exporter().ops, op), "exporter " + exporter().spec.text() +                   \
 						  " has no '" #op                                  \

@@ -23,6 +23,8 @@ public:
 	virtual int write(const RegionInfo &region, uint64_t offset, const void *data,
 			  size_t length) = 0;
 	virtual int read(const RegionInfo &region, uint64_t offset, void *data, size_t length) = 0;
+	/** "", or why a transfer that the target refuses does not end with an error here. */
+	virtual std::string whyNoRefusals() const { return ""; }
 };
 
 /** @return null with the reason where the importer offers no data path. */

@@ -148,10 +148,14 @@ TEST_P(PinTable_, GivenAPairWhenNegotiatedThenTheSameAnswerAndNothingTouched)
 	std::for_each(refusals.begin(), refusals.end(), expectComplete);
 }
 
-TEST_P(PinTable_, Rule52_GivenARevokingExporterAndADeafImporterThenRevokeUnsupported)
+INSTANTIATE_TEST_SUITE_P(AllPairs, PinTable_, testing::ValuesIn(allPairs()), pairName);
+
+class PinDeaf_ : public PairTest
 {
-	NEEDS(verdict().errc == PEERBUF_ERR_REVOKE_UNSUPPORTED,
-	      "the exporter does not revoke, or the importer can stop");
+};
+
+TEST_P(PinDeaf_, Rule52_GivenARevokingExporterAndADeafImporterThenRevokeUnsupported)
+{
 	const Buffer buffer = filledBuffer();
 	peerbuf_reg_t reg = 0;
 	EXPECT_PB_ERROR(registerRange(buffer, 0, 0x1000, &reg), -EOPNOTSUPP,
@@ -159,15 +163,17 @@ TEST_P(PinTable_, Rule52_GivenARevokingExporterAndADeafImporterThenRevokeUnsuppo
 	EXPECT_TRUE(world().nothingHeld());
 }
 
-TEST_P(PinTable_, GivenNoPeerToPeerWhenHostIsAllowedThenHostPlacementIsReportedAndTrue)
+INSTANTIATE_TEST_SUITE_P(Pairs, PinDeaf_, testing::ValuesIn(deafPairs()), pairName);
+
+class PinHost_ : public PairTest
 {
-	NEEDS(importer().offer.peer2peer == 0, "the importer copes with peer-to-peer memory");
-	const peerbuf_policy policy = policyWith(PEERBUF_FLOW_NONE, 1);
-	Request request;
-	request.access = usual_access;
-	request.host_placement_ok = true;
-	const Verdict expected = judge(exporter().offer, importer().offer, request);
-	NEEDS(expected.works(), expected.why);
+};
+
+TEST_P(PinHost_, GivenNoPeerToPeerWhenHostIsAllowedThenHostPlacementIsReportedAndTrue)
+{
+	peerbuf_policy policy = {};
+	policy.struct_size = sizeof(policy);
+	policy.host_placement_ok = 1;
 	NEEDS_PEER();
 	const Buffer buffer = filledBuffer();
 	peerbuf_reg_t reg = 0;
@@ -184,7 +190,7 @@ TEST_P(PinTable_, GivenNoPeerToPeerWhenHostIsAllowedThenHostPlacementIsReportedA
 	EXPECT_EQ(written, deviceBytes(buffer, 0, written.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(AllPairs, PinTable_, testing::ValuesIn(allPairs()), pairName);
+INSTANTIATE_TEST_SUITE_P(Pairs, PinHost_, testing::ValuesIn(hostPairs()), pairName);
 
 class Pin_ : public PairTest
 {
@@ -207,17 +213,6 @@ TEST_P(Pin_, GivenARegistrationThenPinsAreTakenAndChargedAsTheTableSays)
 	EXPECT_PB_OK(world().deregister(reg));
 	EXPECT_EQ(0, pins());
 	EXPECT_TRUE(world().nothingHeld());
-}
-
-TEST_P(Pin_, GivenPartOfAGranuleThenAllOfItIsCharged)
-{
-	NEEDS(verdict().charged_pin, "this pair charges no pins");
-	const Buffer buffer = filledBuffer();
-	const uint64_t granule = exporter().offer.granularity;
-	peerbuf_reg_t reg = 0;
-	ASSERT_PB_OK(registerRange(buffer, granule - 1, 2, &reg));
-	EXPECT_EQ(2 * granule, world().regInfo(reg).pinned_bytes);
-	EXPECT_EQ(2 * granule, test::ledgerUsed(world().ctx(), PEERBUF_LEDGER_PINS));
 }
 
 TEST_P(Pin_, Rule21_GivenNestedRegistrationsThenPinsBalance)
@@ -286,6 +281,22 @@ TEST_P(Pin_, Rule9_GivenARegisteredBufferThenItCannotBeFreedOrItsDevicesClosed)
 	peerbuf_reg_t late = 0;
 	EXPECT_PB_ERROR(registerRange(buffer, 0, 0x1000, &late), -ESTALE, PEERBUF_ERR_STALE);
 }
+
+class PinCharged_ : public PairTest
+{
+};
+
+TEST_P(PinCharged_, GivenPartOfAGranuleThenAllOfItIsCharged)
+{
+	const Buffer buffer = filledBuffer();
+	const uint64_t granule = exporter().offer.granularity;
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerRange(buffer, granule - 1, 2, &reg));
+	EXPECT_EQ(2 * granule, world().regInfo(reg).pinned_bytes);
+	EXPECT_EQ(2 * granule, test::ledgerUsed(world().ctx(), PEERBUF_LEDGER_PINS));
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, PinCharged_, testing::ValuesIn(chargedPairs()), pairName);
 
 INSTANTIATE_TEST_SUITE_P(Pairs, Pin_, testing::ValuesIn(workingPairs()), pairName);
 

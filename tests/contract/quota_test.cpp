@@ -153,10 +153,13 @@ TEST_P(QuotaDefault_, GivenMemoryThatMovesThenHalfOfItIsTheLimitAndElseNone)
 	EXPECT_EQ(moves ? exporter().offer.memory_size / 2 : PEERBUF_UNLIMITED, info.limit);
 }
 
-TEST_P(QuotaDefault_, GivenAWindowWhenItIsFullThenTheErrorNamesItAndNothingIsLeft)
+class QuotaWindow_ : public PairTest
+{
+};
+
+TEST_P(QuotaWindow_, GivenAWindowWhenItIsFullThenTheErrorNamesItAndNothingIsLeft)
 {
 	const peerbuf_exporter_offer &offer = exporter().offer;
-	NEEDS(offer.window_size != 0, "the exporter has no window that limits");
 	const uint64_t free = offer.window_size - offer.window_used - offer.window_reserve;
 	const uint64_t need = free + 4 * offer.granularity;
 	NEEDS(offer.memory_size >= need, "the window is as large as the memory");
@@ -193,6 +196,8 @@ TEST_P(QuotaDefault_, GivenAWindowWhenItIsFullThenTheErrorNamesItAndNothingIsLef
 	EXPECT_TRUE(world().nothingHeld());
 	ASSERT_PB_OK(registerRange(buffer, 0, free, &fits));
 }
+
+INSTANTIATE_TEST_SUITE_P(Pairs, QuotaWindow_, testing::ValuesIn(windowPairs()), pairName);
 
 INSTANTIATE_TEST_SUITE_P(Pairs, QuotaDefault_, testing::ValuesIn(workingPairs()), pairName);
 

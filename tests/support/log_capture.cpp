@@ -2,6 +2,7 @@
 #include "log_capture.h"
 
 #include <algorithm>
+#include <iostream>
 
 #include <gtest/gtest.h>
 
@@ -58,6 +59,11 @@ void LogCapture::check() const
 			});
 		if (line.level <= PEERBUF_LOG_WARN && !allowed)
 			ADD_FAILURE() << "unexpected in the log: " << line.text;
+	}
+	// PEERBUF_LOG=*:debug in the environment makes this the story of the failure
+	if (testing::Test::HasFailure()) {
+		for (const Line &line : lines_)
+			std::cout << "log: " << line.text << "\n";
 	}
 }
 
