@@ -142,7 +142,7 @@ TEST_F(AttachmentTest, GivenPinnedThenPinBeforeMapBeforeRegisterAndBackInReverse
 	EXPECT_EQ((Calls{"attach", "pin", "map", "reg"}), takeCalls());
 	EXPECT_EQ(PIN_BYTES, used(PEERBUF_LEDGER_PINS));
 	EXPECT_EQ(REACH.length, used(PEERBUF_LEDGER_WINDOW));
-	EXPECT_EQ(PIN_BYTES, a.pinnedBytes());
+	EXPECT_EQ(PIN_BYTES, a.charged().pins);
 	a.teardown();
 	EXPECT_EQ((Calls{"dereg", "unmap", "unpin", "detach"}), takeCalls());
 }

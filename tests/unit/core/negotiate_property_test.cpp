@@ -129,7 +129,8 @@ std::optional<Errc> gate(const Case &c, uint32_t *retPlacement, bool *retFinal)
 		*retPlacement = PEERBUF_PLACEMENT_HOST;
 		return wideEnough ? std::nullopt : std::optional<Errc>(PEERBUF_ERR_NO_P2P_PATH);
 	}
-	if (i.peer2peer && c.importer.distance != PEERBUF_DISTANCE_NO_PATH && wideEnough) {
+	const bool near = byCpu || c.importer.distance != PEERBUF_DISTANCE_NO_PATH;
+	if (i.peer2peer && near && wideEnough) {
 		*retPlacement = PEERBUF_PLACEMENT_DEVICE;
 		return std::nullopt;
 	}
