@@ -166,8 +166,8 @@ static int complain(const char *call)
 	return -1;
 }
 
-/** Device memory; where it comes from is the exporter's affair, here only its address counts. */
-static int find_memory(struct peerbuf_context *ctx, const char *name, unsigned char **ret_pointer)
+/** Device memory, or NULL. Where it comes from does not matter, only its address does. */
+static unsigned char *find_memory(struct peerbuf_context *ctx, const char *name)
 {
 	struct peerbuf_buffer_info info;
 	peerbuf_exporter_t exporter;
@@ -176,17 +176,14 @@ static int find_memory(struct peerbuf_context *ctx, const char *name, unsigned c
 	memset(&info, 0, sizeof(info));
 	info.struct_size = sizeof(info);
 	if (peerbuf_exporter_open(ctx, name, NULL, 0, &exporter))
-		return complain("peerbuf_exporter_open");
-	if (peerbuf_alloc(ctx, exporter, BUFFER, &buffer))
-		return complain("peerbuf_alloc");
-	if (peerbuf_query_buffer(ctx, buffer, &info))
-		return complain("peerbuf_query_buffer");
-	if (!info.address) {
+		complain("peerbuf_exporter_open");
+	else if (peerbuf_alloc(ctx, exporter, BUFFER, &buffer))
+		complain("peerbuf_alloc");
+	else if (peerbuf_query_buffer(ctx, buffer, &info))
+		complain("peerbuf_query_buffer");
+	else if (!info.address)
 		fprintf(stderr, "application: this process cannot reach memory of %s\n", name);
-		return -1;
-	}
-	*ret_pointer = info.address;
-	return 0;
+	return info.address;
 }
 
 /** A region of [pointer, pointer + LENGTH) on our own domain. */
@@ -215,8 +212,6 @@ static int register_memory(struct peerbuf_context *ctx, struct endpoint *e, void
 			     PEERBUF_ACCESS_REMOTE_READ | PEERBUF_ACCESS_REMOTE_WRITE, NULL, &reg))
 		return complain("peerbuf_register");
 
-	memset(ret_region, 0, sizeof(*ret_region));
-	ret_region->struct_size = sizeof(*ret_region);
 	if (peerbuf_query_reg_importer(ctx, reg, 0, ret_region))
 		return complain("peerbuf_query_reg_importer");
 	return 0;
@@ -249,11 +244,13 @@ static int target_with(struct peerbuf_context *ctx, struct endpoint *e, const ch
 {
 	struct peerbuf_reg_importer_info region;
 	struct ticket ticket;
-	unsigned char *memory = NULL;
+	unsigned char *memory;
 	size_t i, bad = 0;
 
-	if (find_memory(ctx, exporter, &memory) ||
-	    register_memory(ctx, e, memory + OFFSET, &region))
+	memset(&region, 0, sizeof(region));
+	region.struct_size = sizeof(region);
+	memory = find_memory(ctx, exporter);
+	if (!memory || register_memory(ctx, e, memory + OFFSET, &region))
 		return -1;
 	printf("%u bytes at %p of %s: %s, key %#llx, base %#llx\n", (unsigned)LENGTH,
 	       (void *)(memory + OFFSET), exporter, peerbuf_flow_name(region.flow),
