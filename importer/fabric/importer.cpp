@@ -88,8 +88,7 @@ std::string objectsProblem(const peerbuf_fabric_objects *objects)
 {
 	if (!objects)
 		return "no objects: struct peerbuf_fabric_objects with domain and info is needed";
-	constexpr size_t needed =
-		offsetof(peerbuf_fabric_objects, ep) + sizeof(peerbuf_fabric_objects::ep);
+	constexpr size_t needed = offsetof(peerbuf_fabric_objects, ep) + sizeof(void *);
 	if (objects->struct_size < needed)
 		return text("struct peerbuf_fabric_objects: struct_size is ", objects->struct_size,
 			    ", at least ", needed, " is needed");

@@ -3,6 +3,7 @@
  * @file region_test.cpp
  * Regions on a stand-in domain: every mr_mode, every error, and nothing left behind.
  */
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <sstream>
@@ -378,6 +379,7 @@ TEST_F(FabricRegion, GivenSeveralThreadsThenTheDomainIsEnteredByOneAtATime)
 	open("tcp", FI_MR_ENDPOINT | FI_MR_RAW);
 	std::atomic<int> bad = 0;
 	std::vector<std::thread> threads;
+	threads.reserve(4);
 	for (int t = 0; t < 4; t++) {
 		threads.emplace_back([&] {
 			for (int i = 0; i < 100; i++) {
@@ -396,6 +398,55 @@ TEST_F(FabricRegion, GivenSeveralThreadsThenTheDomainIsEnteredByOneAtATime)
 	EXPECT_EQ(bad, 0);
 	EXPECT_EQ(domain_->breaches, 0u);
 }
+
+#ifdef FI_MR_DMABUF
+TEST_F(FabricRegion, GivenHardwareProviderThenTheDmabufIsImported)
+{
+	domain_ = std::make_unique<StandInDomain>("verbs", FI_MR_VIRT_ADDR | FI_MR_PROV_KEY |
+								   FI_MR_ALLOCATED | FI_MR_LOCAL);
+	domain_->info()->caps |= FI_HMEM;
+	reopen();
+	const auto offer = importer_->offer();
+	EXPECT_EQ(offer.software, 0u);
+	EXPECT_EQ(offer.handles, PEERBUF_HANDLE_FD);
+
+	peerbuf_fd_export fd = {};
+	fd.struct_size = sizeof(fd);
+	fd.fd = 0; /* a valid descriptor like any other */
+	fd.offset = 3 * page;
+	fd.size = 8 * page;
+	auto request = memory_.request(7 * page, 5 * page, readWrite);
+	request.handle_kind = PEERBUF_HANDLE_FD;
+	request.mapping = nullptr;
+	request.fd_export = &fd;
+	ASSERT_EQ(reg(request), 0) << host_.why();
+	EXPECT_EQ(domain_->lastFlags, FI_MR_DMABUF);
+	EXPECT_EQ(domain_->lastFd, 0);
+	EXPECT_EQ(domain_->lastFdOffset, 3 * page);
+	EXPECT_EQ(domain_->lastLength, 5 * page);
+	EXPECT_EQ(region_.remote_base, 3 * page); /* base_addr + offset */
+	importer_->dereg(region_.token);
+
+	request.iova = 0x7000'0000'0000;
+	ASSERT_EQ(reg(request), 0) << host_.why();
+	EXPECT_EQ(reinterpret_cast<uintptr_t>(domain_->lastBase) + 3 * page, request.iova);
+	EXPECT_EQ(region_.remote_base, request.iova);
+	importer_->dereg(region_.token);
+
+	request.length = 5 * page + 1;
+	EXPECT_EQ(reg(request), -EINVAL);
+	EXPECT_THAT(host_.why(), HasSubstr("passes the end of the dma-buf"));
+	fd.offset = 9 * page;
+	request.length = 1;
+	EXPECT_EQ(reg(request), -EINVAL);
+	fd.fd = -1;
+	EXPECT_EQ(reg(request), -EINVAL);
+	EXPECT_THAT(host_.why(), HasSubstr("no dma-buf descriptor"));
+	request = memory_.request(offsetOfMapping, page, readWrite);
+	EXPECT_EQ(reg(request), -EOPNOTSUPP);
+	EXPECT_THAT(host_.why(), HasSubstr("takes a dma-buf descriptor"));
+}
+#endif
 
 /* The cases below warn, so they check for the warning and not for none. */
 

@@ -117,7 +117,7 @@ protected:
 
 TEST_F(RmaPair, GivenOwnMemoryThenBytesArriveBothWaysAndTheWindowHolds)
 {
-	std::vector<uint8_t> remote(64 * 1024);
+	std::vector<uint8_t> remote(size_t{64} * 1024);
 	std::vector<uint8_t> local(remote.size());
 	for (size_t i = 0; i < local.size(); i++)
 		local[i] = static_cast<uint8_t>(i * 7 + i / 251);

@@ -90,6 +90,16 @@ int StandInDomain::regAttr(fid *fid, const fi_mr_attr *attr, uint64_t flags, fid
 	self->keys.insert(key);
 	self->lastAccess = attr->access;
 	self->lastFlags = flags;
+#ifdef FI_MR_DMABUF
+	if (flags & FI_MR_DMABUF) {
+		self->lastFd = attr->dmabuf->fd;
+		self->lastFdOffset = attr->dmabuf->offset;
+		self->lastBase = attr->dmabuf->base_addr;
+		self->lastLength = attr->dmabuf->len;
+		*retMr = &region->fid;
+		return 0;
+	}
+#endif
 	self->lastBase = attr->mr_iov->iov_base;
 	self->lastLength = attr->mr_iov->iov_len;
 	*retMr = &region->fid;

@@ -47,7 +47,9 @@ public:
 	uint64_t lastAccess = 0;
 	uint64_t lastFlags = 0;
 	bool laterFieldsZero = true; /* what a newer library would read behind our fi_mr_attr */
-	const void *lastBase = nullptr;
+	int lastFd = -1;	     /* with FI_MR_DMABUF */
+	uint64_t lastFdOffset = 0;
+	const void *lastBase = nullptr; /* base_addr with FI_MR_DMABUF */
 	size_t lastLength = 0;
 	std::set<uint64_t> keys; /* live ones */
 

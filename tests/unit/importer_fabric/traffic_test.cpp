@@ -378,6 +378,7 @@ TEST_P(FabricTrafficOn, GivenSeveralThreadsThenTheirRegionsDoNotMix)
 	constexpr int rounds = 300;
 	std::atomic<int> bad = 0;
 	std::vector<std::thread> threads;
+	threads.reserve(nThreads);
 	for (int t = 0; t < nThreads; t++) {
 		threads.emplace_back([&, t] {
 			for (int i = 0; i < rounds; i++) {
