@@ -40,8 +40,10 @@ Bytes pattern(uint64_t length, uint64_t seed)
 {
 	std::mt19937_64 random(seed);
 	Bytes bytes(length);
-	for (unsigned char &byte : bytes)
-		byte = static_cast<unsigned char>(random());
+	for (uint64_t i = 0; i < length; i += sizeof(uint64_t)) {
+		const uint64_t word = random();
+		std::memcpy(bytes.data() + i, &word, std::min(sizeof(word), length - i));
+	}
 	return bytes;
 }
 
@@ -94,16 +96,24 @@ unsigned char *ServingHost::cpuOf(uint64_t offset)
 
 Bytes ServingHost::read(uint64_t offset, uint64_t length)
 {
-	Bytes bytes;
-	for (uint64_t i = offset; i < offset + length; i++)
-		bytes.push_back(*cpuOf(i));
+	const std::lock_guard<std::recursive_mutex> lock(reservation);
+	Bytes bytes(length);
+	for (uint64_t done = 0; done < length;) {
+		const uint64_t n = std::min(length - done, page - (offset + done) % page);
+		std::memcpy(bytes.data() + done, cpuOf(offset + done), n);
+		done += n;
+	}
 	return bytes;
 }
 
 void ServingHost::write(uint64_t offset, const Bytes &bytes)
 {
-	for (const unsigned char byte : bytes)
-		*cpuOf(offset++) = byte;
+	const std::lock_guard<std::recursive_mutex> lock(reservation);
+	for (uint64_t done = 0; done < bytes.size();) {
+		const uint64_t n = std::min(bytes.size() - done, page - (offset + done) % page);
+		std::memcpy(cpuOf(offset + done), bytes.data() + done, n);
+		done += n;
+	}
 }
 
 uint64_t ServingHost::strayBytes()
