@@ -132,7 +132,7 @@ struct peerbuf_importer_plugin {
 	 *
 	 * @return 0: stopped, nothing in flight. -EINPROGRESS: stopping; host->ticket_done follows
 	 *   exactly once. Any other error is fatal for the attachment: it is revoked and its memory
-	 *   goes to quarantine.
+	 *   goes to quarantine; -EOPNOTSUPP: this importer cannot stop at all.
 	 */
 	int (*invalidate)(void *importer, const struct peerbuf_importer_invalidate *inv);
 
