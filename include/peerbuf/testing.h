@@ -98,8 +98,8 @@ struct peerbuf_importer_test_ops {
 	uint32_t struct_size;
 	uint32_t reserved;
 	/**
-	 * Do one transfer to its end. @return the completion's status; -EBUSY: its range is suspended
-	 * and this engine would have to be stepped for ever: it was taken back.
+	 * Do one transfer to its end. @return the completion's status; -EBUSY: its range is
+	 * suspended and this engine would have to be stepped for ever: it was taken back.
 	 */
 	int (*transfer)(void *importer, const struct peerbuf_transfer *transfer);
 	/** Queue one; NULL where the engine cannot be stepped. @return -EAGAIN: queue full. */
