@@ -284,7 +284,7 @@ TEST_P(Offset_, Rule4_GivenABufferThenItsSizeNeverChanges)
 		revoke(buffer);
 		EXPECT_EQ(buffer.size, size());
 		EXPECT_PB_OK(world().deregister(reg));
-		EXPECT_EQ(0, exporter().ops->restore(exporter().device, buffer.handle));
+		restore(buffer);
 		EXPECT_EQ(buffer.size, size());
 	}
 }

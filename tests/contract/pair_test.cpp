@@ -2,6 +2,7 @@
 #include "pair_test.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 
@@ -188,6 +189,16 @@ std::vector<peerbuf_event> PairTest::revoke(const Buffer &buffer)
 		[&] { return countEvents(events, PEERBUF_EVENT_REVOKED) > 0; }, &events))
 		<< "no REVOKED event came";
 	return events;
+}
+
+void PairTest::restore(const Buffer &buffer)
+{
+	int rc = -EBUSY;
+	EXPECT_TRUE(world().progressUntil([&] {
+		rc = exporter().ops->restore(exporter().device, buffer.handle);
+		return rc != -EBUSY;
+	}));
+	EXPECT_EQ(0, rc) << test::errnoName(rc);
 }
 
 void PairTest::drainImporter()

@@ -81,6 +81,9 @@ protected:
 	/** Take the buffer back and wait until the regions are told. */
 	std::vector<peerbuf_event> revoke(const Buffer &buffer);
 
+	/** The opposite; busy as long as an importer has not let go. */
+	void restore(const Buffer &buffer);
+
 	/** Everything still in flight at the importer is brought to its end. */
 	void drainImporter();
 

@@ -131,7 +131,7 @@ TEST_P(Revoke_, Rule32_GivenARevokedBufferWhenRegisteredThenRevokedUntilRestored
 	EXPECT_PB_ERROR(registerRange(buffer, 0, 0x8000, &late), -ENODEV, PEERBUF_ERR_REVOKED);
 	EXPECT_TRUE(world().nothingHeld());
 
-	ASSERT_EQ(0, exporter().ops->restore(exporter().device, buffer.handle));
+	restore(buffer);
 	ASSERT_PB_OK(registerRange(buffer, 0, 0x8000, &late));
 	EXPECT_EQ(0u, world().regInfo(late).revoked);
 	NEEDS_PEER();
@@ -151,7 +151,7 @@ TEST_P(Revoke_, Rule53_GivenARestoredBufferThenOldRegionsStayRevoked)
 	ASSERT_PB_OK(registerRange(buffer, 0, 0x8000, &reg));
 	const RegionInfo region = world().region(reg);
 	revoke(buffer);
-	ASSERT_EQ(0, exporter().ops->restore(exporter().device, buffer.handle));
+	restore(buffer);
 	EXPECT_PB_OK(peerbuf_progress(world().ctx()));
 	EXPECT_EQ(1u, world().regInfo(reg).revoked);
 	uint8_t byte = 0;
