@@ -728,6 +728,8 @@ Device::Outcome Device::offer(Client &client, const Message &request, Message &r
 /** Whether another buffer may have its frames: everybody has left and nothing is mapped. */
 bool Device::reclaimable(const Buffer &buffer) const
 {
+	if (settings_.mutant == Mutant::EarlyReuse)
+		return buffer.revoked;
 	return buffer.revoked && !buffer.leaving && buffer.mappings == 0;
 }
 
@@ -987,7 +989,9 @@ Device::Outcome Device::attach(Client &client, const Message &request, Message &
 	answer.attachment = attachment->id;
 	answer.generation = buffer->generation;
 	answer.placement = buffer->placement;
-	answer.allowPeer2peer = ask.allowPeer2peer && buffer->placement == PEERBUF_PLACEMENT_DEVICE;
+	answer.allowPeer2peer =
+		ask.allowPeer2peer && (buffer->placement == PEERBUF_PLACEMENT_DEVICE ||
+				       settings_.mutant == Mutant::Peer2peerKept);
 	answer.cookie = cookie;
 	buffer->attachments.insert(attachment->id);
 	client.attachments.insert(attachment->id);

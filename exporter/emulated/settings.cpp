@@ -47,6 +47,10 @@ constexpr Word accessWords[] = {{"local_write", PEERBUF_ACCESS_LOCAL_WRITE},
 constexpr Word placementWords[] = {{"device", PEERBUF_PLACEMENT_DEVICE},
 				   {"host", PEERBUF_PLACEMENT_HOST}};
 
+constexpr Word mutantWords[] = {{"none", static_cast<uint32_t>(Mutant::None)},
+				{"early_reuse", static_cast<uint32_t>(Mutant::EarlyReuse)},
+				{"peer2peer_kept", static_cast<uint32_t>(Mutant::Peer2peerKept)}};
+
 constexpr SettingKey keys[] = {
 	{"profile", "static | moves | revokes | nopin: a row of the negotiation table (moves)"},
 	{"stability", "static | moves"},
@@ -65,6 +69,8 @@ constexpr SettingKey keys[] = {
 	{"dma_base", "bus address of the first byte of HBM (0x1000000000)"},
 	{"seed", "of the scattering allocator and of fault_rate (1)"},
 	{"fault_rate", "of 1000 requests that can fail, how many are made to (0)"},
+	{"mutant", "a deliberate fault, for tests of tests: none | early_reuse | peer2peer_kept "
+		   "(none)"},
 };
 
 std::string joined(std::span<const Word> words, uint32_t bits)
@@ -190,6 +196,7 @@ Settings readSettings(plugin::Options &options)
 	s.dmaBase = options.bytes("dma_base", 0x1000000000);
 	s.seed = options.number("seed", 1);
 	s.faultRate = static_cast<uint32_t>(options.number("fault_rate", 0, 0, 1000));
+	s.mutant = static_cast<Mutant>(readWord(options, "mutant", mutantWords, 0));
 	check(options, s);
 	return s;
 }
@@ -230,6 +237,8 @@ std::string settingText(const Settings &s, const std::string &key)
 		return plugin::text(s.seed);
 	if (key == "fault_rate")
 		return plugin::text(s.faultRate);
+	if (key == "mutant")
+		return wordOf(mutantWords, static_cast<uint32_t>(s.mutant));
 	return "";
 }
 

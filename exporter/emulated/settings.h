@@ -16,6 +16,13 @@
 namespace peerbuf::emulated
 {
 
+/** Deliberate faults, so that tests can show that they would be caught. */
+enum class Mutant : uint32_t {
+	None,
+	EarlyReuse,    /* memory is used again before those who were told have let go */
+	Peer2peerKept, /* peer-to-peer is promised also where host memory is handed out */
+};
+
 /** Plain values: the device sends them to its clients as they are. */
 struct Settings {
 	uint32_t profile; /* index into profiles() */
@@ -28,6 +35,8 @@ struct Settings {
 	uint32_t access;
 	uint32_t placements;
 	uint32_t faultRate; /* of 1000 requests, how many fail */
+	Mutant mutant;
+	uint32_t reserved;
 	uint64_t hbm;
 	uint64_t host;
 	uint64_t granularity;

@@ -39,6 +39,20 @@ TEST(HostTier, Rule12_GivenHostMemoryOnlyThenPeer2peerIsLowered)
 	}
 }
 
+TEST(Mutant, GivenPeer2peerKeptThenItIsPromisedForHostMemory)
+{
+	for (const bool mutant : {true, false}) {
+		Device device(std::string("hbm=1M,placements=host,mutant=") +
+			      (mutant ? "peer2peer_kept" : "none"));
+		const auto desc = device.alloc(4096);
+		uint64_t token = 0;
+		auto request = usualAttach(4096);
+		peerbuf_attach_reply reply;
+		ASSERT_EQ(0, device.attach(desc.handle, &token, &request, &reply));
+		EXPECT_EQ(mutant ? 1u : 0u, reply.peer2peer);
+	}
+}
+
 TEST(HostTier, GivenADeviceOnlyBufferThenAnImporterWithoutPeer2peerIsServedByTheHostRoute)
 {
 	Device device("hbm=1M,placements=device,peer2peer=optional");

@@ -247,6 +247,41 @@ TEST(Restore, Rule53_GivenUnRevokeThenNewAttachmentsWorkAndOldOnesDoNot)
 	EXPECT_EQ(18, device.deviceBytes(desc.handle, 17, 1)[0]);
 }
 
+namespace
+{
+
+/** A DMA engine that was told to stop and has not: who gets its store? */
+uint8_t lateStoreSeenByNextOwner(const std::string &spec)
+{
+	Device device("hbm=64K,profile=revokes," + spec);
+	device.host.onInvalidate = [](uint64_t, const peerbuf_invalidate &) {
+		return -EINPROGRESS;
+	};
+	const auto old = device.alloc(64 << 10);
+	const uint64_t token = device.attached(old.handle);
+	peerbuf_mapping m;
+	EXPECT_EQ(0, device.map(token, 0, old.size, &m));
+	auto *bus = static_cast<volatile uint8_t *>(m.segments[0].cpu_addr);
+	EXPECT_EQ(0, revoke(device, old));
+	EXPECT_EQ(1, device.slots.progress(device.handle));
+	auto next = cleared<peerbuf_buffer_desc>();
+	if (device.slots.alloc(device.handle, 64 << 10, &next) != 0)
+		return 0; /* nobody has it */
+	*bus = 0x66;
+	for (const uint8_t byte : device.deviceBytes(next.handle, 0, next.size))
+		if (byte)
+			return byte;
+	return 0;
+}
+
+} // namespace
+
+TEST(Mutant, GivenEarlyReuseThenALateStoreHitsTheNextOwnerAndOtherwiseNobody)
+{
+	EXPECT_EQ(0x66, lateStoreSeenByNextOwner("mutant=early_reuse"));
+	EXPECT_EQ(0, lateStoreSeenByNextOwner("mutant=none"));
+}
+
 TEST(Revoke, GivenADeviceThatNeverRevokesThenItDoesNot)
 {
 	Device device("hbm=64K,profile=moves");
