@@ -141,7 +141,6 @@ Result<void> Attachment::registerRegion()
 	request.struct_size = sizeof(request);
 	request.flow = plan.flow;
 	request.access = plan.access;
-	request.handle_kind = plan.handleKind;
 	request.attachment = setup_.id;
 	request.offset = setup_.range.offset;
 	request.length = setup_.range.length;
@@ -149,6 +148,8 @@ Result<void> Attachment::registerRegion()
 	request.granularity = setup_.granularity;
 	request.mapping = mappings_.empty() ? nullptr : &mappings_.front().mapping;
 	request.fd_export = exported_ ? &*exported_ : nullptr;
+	// Nothing is set where the importer asks for its mappings itself, at first touch.
+	request.handle_kind = request.mapping || request.fd_export ? plan.handleKind : 0;
 	request.name = name.c_str();
 	const Result<peerbuf_region> region = setup_.importer->reg(request);
 	if (!region)

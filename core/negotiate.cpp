@@ -108,11 +108,13 @@ private:
 	bool accessGate()
 	{
 		uint32_t access = demand_.access;
-		const uint32_t lacking = access & ~(e_.offer.access & i_.offer.access);
-		plan_.droppedAccess = lacking & PEERBUF_ACCESS_OPTIONAL_MASK;
+		// Optional flags are about how the importer works, not about what the memory
+		// allows.
+		plan_.droppedAccess = access & ~i_.offer.access & PEERBUF_ACCESS_OPTIONAL_MASK;
 		access &= ~plan_.droppedAccess;
 		plan_.access = access;
-		const uint32_t missing = lacking & ~PEERBUF_ACCESS_OPTIONAL_MASK;
+		const uint32_t missing = access & ~(e_.offer.access & i_.offer.access) &
+					 ~PEERBUF_ACCESS_OPTIONAL_MASK;
 		if (!missing)
 			return true;
 		const uint32_t byExporter = missing & ~e_.offer.access;

@@ -1074,8 +1074,9 @@ int Client::progress()
 		handled += handleEvent(event);
 	if (!connection_->gone())
 		return handled;
-	handled += handleLoss();
-	return handled ? handled : deviceGone("progress");
+	/* Said at once: the descriptor is silent from here on. */
+	handleLoss();
+	return deviceGone("progress");
 }
 
 int Client::handleEvent(const Message &event)

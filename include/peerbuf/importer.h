@@ -28,7 +28,7 @@ struct peerbuf_reg_request {
 	uint32_t struct_size;
 	uint32_t flow;	      /* enum peerbuf_flow */
 	uint32_t access;      /* PEERBUF_ACCESS_* */
-	uint32_t handle_kind; /* which of the two below is set; neither under Movable until map */
+	uint32_t handle_kind; /* which of the two below is set; 0: neither (Movable, until map) */
 	uint64_t attachment;  /* the core's id: for host->map, and named by invalidate and resume */
 	uint64_t offset;      /* of the region's first byte in the buffer */
 	uint64_t length;      /* of the region, exactly; not 0 */
