@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+/*
+ * Would the tests notice? Each deliberate fault is switched on in turn and the contract suite run
+ * on a pair that shows it: the named cases pass without the fault and fail with it. Faults of the
+ * core exist in a build with -Dmutants=true only; those of the emulated devices are options of
+ * theirs.
+ */
+#include <cstdlib>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace
+{
+
+struct Mutant {
+	const char *name;
+	const char *exporter;
+	const char *importer;
+	const char *cases; /* a GoogleTest filter */
+	enum class Where { Core, Exporter, Importer } where;
+};
+
+void PrintTo(const Mutant &mutant, std::ostream *out)
+{
+	*out << mutant.name;
+}
+
+constexpr const char *DEAF = "emulated:profile=neither";
+constexpr const char *STOPS = "emulated:profile=revocable";
+constexpr const char *MOVES = "emulated:profile=moves";
+constexpr const char *REVOKES = "emulated:profile=revokes";
+
+constexpr Mutant MUTANTS[] = {
+	{"double_unpin", MOVES, DEAF, "*Pin_.Rule21_*", Mutant::Where::Core},
+	{"missed_uncharge", MOVES, DEAF, "*Pin_.GivenARegistrationThenPins*", Mutant::Where::Core},
+	{"offset_dropped", MOVES, DEAF, "*Offset_.GivenViewsOfOneAllocationWhenPeerReads*",
+	 Mutant::Where::Importer},
+	{"first_segment_only", MOVES, DEAF, "*Offset_.GivenViewWhenPeerWrites*",
+	 Mutant::Where::Importer},
+	{"key_reuse_after_revoke", REVOKES, STOPS, "*Revoke_.Rule55_*KeyIsTaken*",
+	 Mutant::Where::Importer},
+	{"ticket_double", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
+	{"ticket_before_drain", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
+	{"ticket_lost", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
+};
+
+class Mutants : public testing::TestWithParam<Mutant>
+{
+protected:
+	struct Outcome {
+		int status;
+		std::string output;
+	};
+
+	/** The cases, with the fault or without. */
+	static Outcome run(const Mutant &mutant, bool faulty)
+	{
+		const auto device = [&](const char *spec, Mutant::Where where) {
+			std::string out = spec;
+			if (faulty && mutant.where == where)
+				out += std::string(",mutant=") + mutant.name;
+			return out;
+		};
+		std::vector<std::string> words = {
+			std::getenv("PEERBUF_CONTRACT_SUITE"),
+			"--exporter",
+			device(mutant.exporter, Mutant::Where::Exporter),
+			"--importer",
+			device(mutant.importer, Mutant::Where::Importer),
+			std::string("--gtest_filter=") + mutant.cases,
+		};
+		std::vector<char *> argv;
+		for (std::string &word : words)
+			argv.push_back(word.data());
+		argv.push_back(nullptr);
+		if (faulty && mutant.where == Mutant::Where::Core)
+			setenv("PEERBUF_MUTANT", mutant.name, 1);
+		else
+			unsetenv("PEERBUF_MUTANT");
+		unsetenv("GTEST_OUTPUT");
+
+		int pipe[2];
+		EXPECT_EQ(0, pipe2(pipe, O_CLOEXEC));
+		posix_spawn_file_actions_t actions;
+		posix_spawn_file_actions_init(&actions);
+		posix_spawn_file_actions_adddup2(&actions, pipe[1], 1);
+		posix_spawn_file_actions_adddup2(&actions, pipe[1], 2);
+		pid_t pid = 0;
+		EXPECT_EQ(0, posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ));
+		posix_spawn_file_actions_destroy(&actions);
+		close(pipe[1]);
+		Outcome outcome = {};
+		char buffer[4096];
+		for (ssize_t n = 0; (n = read(pipe[0], buffer, sizeof(buffer))) > 0;)
+			outcome.output.append(buffer, static_cast<size_t>(n));
+		close(pipe[0]);
+		EXPECT_EQ(pid, waitpid(pid, &outcome.status, 0));
+		unsetenv("PEERBUF_MUTANT");
+		return outcome;
+	}
+
+	/** How many cases were run and not skipped. */
+	static bool ranAny(const Outcome &outcome)
+	{
+		return outcome.output.find("[       OK ]") != std::string::npos ||
+		       outcome.output.find("[  FAILED  ]") != std::string::npos;
+	}
+};
+
+TEST_P(Mutants, GivenTheFaultThenTheNamedCasesFailAndElsePass)
+{
+	const Mutant &mutant = GetParam();
+	const Outcome right = run(mutant, false);
+	EXPECT_TRUE(WIFEXITED(right.status) && WEXITSTATUS(right.status) == 0) << right.output;
+	EXPECT_TRUE(ranAny(right)) << "no case ran\n" << right.output;
+	const Outcome wrong = run(mutant, true);
+	EXPECT_TRUE(!WIFEXITED(wrong.status) || WEXITSTATUS(wrong.status) != 0) << "not caught\n"
+										<< wrong.output;
+	EXPECT_TRUE(ranAny(wrong)) << "it failed before any case ran\n" << wrong.output;
+}
+
+std::string nameOf(const testing::TestParamInfo<Mutant> &info)
+{
+	return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mutants, testing::ValuesIn(MUTANTS), nameOf);
+
+} // namespace
