@@ -33,7 +33,8 @@ const char usage[] =
 
 /* Together they have every row and column of the table, and each gate before it. */
 const char *const default_exporters[] = {
-	"emulated:profile=static",
+	// with granules larger than a page, so that a mapping begins before its region
+	"emulated:profile=static,granularity=64K",
 	"emulated:profile=moves",
 	"emulated:profile=revokes",
 	"emulated:profile=nopin",

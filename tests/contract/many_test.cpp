@@ -199,8 +199,10 @@ TEST_P(ManyRevoke_, GivenSeveralImportersWhenRevokedThenEachIsToldOnce)
 		EXPECT_EQ(1u, world().region(reg, i).revoked);
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ManyRevoke_);
 INSTANTIATE_TEST_SUITE_P(Pairs, ManyRevoke_, testing::ValuesIn(revokingPairs()), pairName);
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Many_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Many_, testing::ValuesIn(workingPairs()), pairName);
 
 /** Importers of every kind at once, on one exporter. */
@@ -287,6 +289,7 @@ std::string exporterName(const testing::TestParamInfo<test::PluginSpec> &tested)
 	return tested.param.label();
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ManyKinds_);
 INSTANTIATE_TEST_SUITE_P(Exporters, ManyKinds_, testing::ValuesIn(bench().exporters), exporterName);
 
 } // namespace

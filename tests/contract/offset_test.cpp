@@ -153,6 +153,24 @@ TEST_P(Offset_, GivenViewWhenPeerWritesThenDeviceHasItAndNeighboursKeepTheirs)
 	}
 }
 
+TEST_P(Offset_, GivenARegionOfManySegmentsThenPeersReachEveryByteOfIt)
+{
+	NEEDS_PEER();
+	const Buffer buffer = allocateAll();
+	NEEDS(buffer.id != 0, "the device has less than 16 MiB");
+	NEEDS(canSeeDevice(buffer), "no way to see the memory from the device's side");
+	constexpr uint64_t offset = 0x181010;
+	const uint64_t length = std::min<uint64_t>(4 << 20, importer().offer.max_length);
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerRange(buffer, offset, length, &reg));
+	std::vector<uint8_t> bytes(length);
+	ASSERT_EQ(0, peer()->read(world().region(reg), 0, bytes.data(), length));
+	EXPECT_TRUE(pattern(offset, length) == bytes) << "read";
+	bytes = pattern(0, length, 2);
+	ASSERT_EQ(0, peer()->write(world().region(reg), 0, bytes.data(), length));
+	EXPECT_TRUE(bytes == deviceBytes(buffer, offset, length)) << "written";
+}
+
 TEST_P(Offset_, GivenRegionWhenPeerPassesItsEndThenErrorAndNothingIsWritten)
 {
 	NEEDS_PEER_THAT_IS_REFUSED();
@@ -289,8 +307,10 @@ TEST_P(Offset_, Rule4_GivenABufferThenItsSizeNeverChanges)
 	}
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OffsetLimit_);
 INSTANTIATE_TEST_SUITE_P(Pairs, OffsetLimit_, testing::ValuesIn(limitedPairs()), pairName);
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Offset_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Offset_, testing::ValuesIn(workingPairs()), pairName);
 
 } // namespace

@@ -148,6 +148,7 @@ TEST_P(PinTable_, GivenAPairWhenNegotiatedThenTheSameAnswerAndNothingTouched)
 	std::for_each(refusals.begin(), refusals.end(), expectComplete);
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PinTable_);
 INSTANTIATE_TEST_SUITE_P(AllPairs, PinTable_, testing::ValuesIn(allPairs()), pairName);
 
 class PinDeaf_ : public PairTest
@@ -163,6 +164,7 @@ TEST_P(PinDeaf_, Rule52_GivenARevokingExporterAndADeafImporterThenRevokeUnsuppor
 	EXPECT_TRUE(world().nothingHeld());
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PinDeaf_);
 INSTANTIATE_TEST_SUITE_P(Pairs, PinDeaf_, testing::ValuesIn(deafPairs()), pairName);
 
 class PinHost_ : public PairTest
@@ -190,6 +192,7 @@ TEST_P(PinHost_, GivenNoPeerToPeerWhenHostIsAllowedThenHostPlacementIsReportedAn
 	EXPECT_EQ(written, deviceBytes(buffer, 0, written.size()));
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PinHost_);
 INSTANTIATE_TEST_SUITE_P(Pairs, PinHost_, testing::ValuesIn(hostPairs()), pairName);
 
 class Pin_ : public PairTest
@@ -296,8 +299,10 @@ TEST_P(PinCharged_, GivenPartOfAGranuleThenAllOfItIsCharged)
 	EXPECT_EQ(2 * granule, test::ledgerUsed(world().ctx(), PEERBUF_LEDGER_PINS));
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PinCharged_);
 INSTANTIATE_TEST_SUITE_P(Pairs, PinCharged_, testing::ValuesIn(chargedPairs()), pairName);
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Pin_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Pin_, testing::ValuesIn(workingPairs()), pairName);
 
 } // namespace

@@ -132,6 +132,7 @@ TEST_P(Quota_, GivenALimitBelowWhatIsUsedThenWhatIsThereStays)
 	EXPECT_PB_OK(registerRange(buffer, 0, buffer.size, &more));
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Quota_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Quota_, testing::ValuesIn(chargedPairs()), pairName);
 
 class QuotaDefault_ : public PairTest
@@ -197,8 +198,10 @@ TEST_P(QuotaWindow_, GivenAWindowWhenItIsFullThenTheErrorNamesItAndNothingIsLeft
 	ASSERT_PB_OK(registerRange(buffer, 0, free, &fits));
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QuotaWindow_);
 INSTANTIATE_TEST_SUITE_P(Pairs, QuotaWindow_, testing::ValuesIn(windowPairs()), pairName);
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QuotaDefault_);
 INSTANTIATE_TEST_SUITE_P(Pairs, QuotaDefault_, testing::ValuesIn(workingPairs()), pairName);
 
 } // namespace

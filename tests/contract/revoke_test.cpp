@@ -326,6 +326,7 @@ TEST_P(Revoke_, GivenARevokedBufferThenItCanBeFreed)
 	EXPECT_PB_OK(world().free(buffer));
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Revoke_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Revoke_, testing::ValuesIn(revokingPairs()), pairName);
 
 } // namespace
