@@ -36,14 +36,16 @@ void PrintTo(const Mutant &mutant, std::ostream *out)
 constexpr const char *DEAF = "emulated:profile=neither";
 constexpr const char *STOPS = "emulated:profile=revocable";
 constexpr const char *MOVES = "emulated:profile=moves";
+// With large pages a mapping begins well before its region.
+constexpr const char *COARSE = "emulated:profile=moves,granularity=64K";
 constexpr const char *REVOKES = "emulated:profile=revokes";
 
 constexpr Mutant MUTANTS[] = {
 	{"double_unpin", MOVES, DEAF, "*Pin_.Rule21_*", Mutant::Where::Core},
 	{"missed_uncharge", MOVES, DEAF, "*Pin_.GivenARegistrationThenPins*", Mutant::Where::Core},
-	{"offset_dropped", MOVES, DEAF, "*Offset_.GivenViewsOfOneAllocationWhenPeerReads*",
+	{"offset_dropped", COARSE, DEAF, "*Offset_.GivenViewsOfOneAllocationWhenPeerReads*",
 	 Mutant::Where::Importer},
-	{"first_segment_only", MOVES, DEAF, "*Offset_.GivenViewWhenPeerWrites*",
+	{"first_segment_only", MOVES, DEAF, "*Offset_.GivenARegionOfManySegments*",
 	 Mutant::Where::Importer},
 	{"key_reuse_after_revoke", REVOKES, STOPS, "*Revoke_.Rule55_*KeyIsTaken*",
 	 Mutant::Where::Importer},
