@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <sys/resource.h>
+#include <thread>
 #include <unistd.h>
 
 #include "errors.h"
@@ -42,6 +43,13 @@ std::set<int> numbersIn(const char *path, int *own_fd = nullptr)
 
 ProcessState ProcessState::now()
 {
+	// a sanitizer starts a thread of its own together with the first of ours
+	static const bool warm = [] {
+		std::thread([] {}).join();
+		return true;
+	}();
+	static_cast<void>(warm);
+
 	ProcessState state;
 	int own = -1;
 	for (const int fd : numbersIn("/proc/self/fd", &own)) {
