@@ -30,11 +30,6 @@ namespace
 
 constexpr long dmaBufMagic = 0x444d4142; /* linux/magic.h: DMA_BUF_MAGIC */
 
-std::string errnoText(int err)
-{
-	return text(strerrorname_np(err), " (", strerror(err), ")");
-}
-
 /** Fill an output of the ABI: nothing past what the caller knows of. */
 template <typename T> void give(const T &value, T *out)
 {
@@ -372,6 +367,14 @@ Client::BufferPtr Client::findBuffer(uint64_t id)
 	return it == buffers_.end() ? nullptr : it->second;
 }
 
+/** Also a buffer that was freed here and that attachments still use. */
+Client::BufferPtr Client::findKnown(uint64_t id)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+	auto it = known_.find(id);
+	return it == known_.end() ? nullptr : it->second.lock();
+}
+
 Client::AttachmentPtr Client::findAttachment(uint64_t token)
 {
 	std::lock_guard<std::mutex> lock(mutex_);
@@ -514,7 +517,7 @@ void Client::fillDesc(const BufferPtr &buffer, peerbuf_buffer_desc *ret_desc)
 int Client::adopt(const Message &reply, bool byAlloc, peerbuf_buffer_desc *ret_desc)
 {
 	const BufferBody &body = reply.body.buffer;
-	BufferPtr buffer = findBuffer(body.buffer);
+	BufferPtr buffer = findKnown(body.buffer);
 	BufferPtr fresh;
 	if (!buffer) {
 		fresh = std::make_shared<Buffer>();
@@ -534,10 +537,17 @@ int Client::adopt(const Message &reply, bool byAlloc, peerbuf_buffer_desc *ret_d
 	{
 		/* Known before its place is asked for: an invalidate must find it. */
 		std::lock_guard<std::mutex> lock(mutex_);
-		auto [it, isNew] = buffers_.try_emplace(body.buffer, fresh ? fresh : buffer);
-		buffer = it->second;
-		if (isNew)
-			byAddress_.emplace(buffer->window.address(), buffer);
+		std::erase_if(known_, [](const auto &entry) { return entry.second.expired(); });
+		if (!buffer) {
+			auto it = known_.find(body.buffer);
+			if (it != known_.end())
+				buffer = it->second.lock(); /* another thread was faster */
+			if (!buffer)
+				buffer = fresh;
+		}
+		known_[body.buffer] = buffer;
+		buffers_[body.buffer] = buffer;
+		byAddress_[buffer->window.address()] = buffer;
 		buffer->holds++;
 		(byAlloc ? buffer->allocRefs : buffer->getRefs)++;
 	}
@@ -1082,7 +1092,7 @@ int Client::progress()
 int Client::handleEvent(const Message &event)
 {
 	const NoticeBody &notice = event.body.notice;
-	const BufferPtr buffer = findBuffer(notice.buffer);
+	const BufferPtr buffer = findKnown(notice.buffer);
 	if (static_cast<Op>(event.op) == Op::Placed) {
 		if (buffer) {
 			std::lock_guard<std::mutex> lock(buffer->mutex);
@@ -1091,18 +1101,11 @@ int Client::handleEvent(const Message &event)
 		}
 		return 1;
 	}
-	BufferPtr target = buffer;
-	if (!target) {
-		/* Freed here, or not yet adopted; attachments of a freed one live on. */
-		std::lock_guard<std::mutex> lock(mutex_);
-		for (const auto &[token, attachment] : attachments_)
-			if (attachment->buffer->id == notice.buffer)
-				target = attachment->buffer;
-	}
-	if (target) {
-		invalidate(target, notice.cookie, notice.generation, true);
+	if (buffer) {
+		invalidate(buffer, notice.cookie, notice.generation, true);
 		return 1;
 	}
+	/* Gone from here, or not here yet: whoever adopts it asks for its place first. */
 	Message ack = makeMessage(Kind::Request, Op::Ack);
 	ack.body.notice.buffer = notice.buffer;
 	ack.body.notice.cookie = notice.cookie;

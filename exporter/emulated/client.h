@@ -128,6 +128,7 @@ private:
 	void violation(const std::string &what);
 
 	BufferPtr findBuffer(uint64_t id);
+	BufferPtr findKnown(uint64_t id);
 	AttachmentPtr findAttachment(uint64_t token);
 	int adopt(const Message &reply, bool byAlloc, peerbuf_buffer_desc *ret_desc);
 	int learnPlace(const BufferPtr &buffer, const Message &first);
@@ -156,8 +157,10 @@ private:
 	UniqueFd hbm_;
 	uint8_t *memory_ = nullptr; /* all of the device's, at its own offsets */
 
-	std::mutex mutex_; /* of all below */
-	std::map<uint64_t, BufferPtr> buffers_;
+	std::mutex mutex_;			/* of all below */
+	std::map<uint64_t, BufferPtr> buffers_; /* that the application refers to */
+	/* Also those that only attachments keep: one object and one window per buffer, always. */
+	std::map<uint64_t, std::weak_ptr<Buffer>> known_;
 	std::map<uint64_t, BufferPtr> byAddress_;
 	std::map<uint64_t, AttachmentPtr> attachments_;
 	std::map<uint64_t, Mapping> mappings_;

@@ -81,7 +81,7 @@ int Connection::sendLocked(std::unique_lock<std::mutex> &lock, const Message &me
 			/* What it said before it went may still be there to read. */
 			readAvailable();
 			lose(PEERBUF_ERR_DEVICE_GONE,
-			     text("the device process ended (", strerrorname_np(-rc), ")"));
+			     text("the device process ended: ", errnoText(-rc)));
 		}
 	}
 	return -ENODEV;
@@ -166,8 +166,7 @@ void Connection::readAvailable()
 		else
 			lose(PEERBUF_ERR_DEVICE_GONE,
 			     rc == 0 ? "the device process ended or closed the connection"
-				     : text("the device process ended (", strerrorname_np(-rc),
-					    ")"));
+				     : text("the device process ended (", errnoText(-rc), ")"));
 	}
 }
 

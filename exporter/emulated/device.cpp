@@ -33,11 +33,6 @@ constexpr size_t maxRepliesQueued = 64;
 /* Events a client may leave unread: far more than it has buffers. Then it is cut off. */
 constexpr size_t maxQueued = 65536;
 
-std::string errnoText(int err)
-{
-	return text(strerrorname_np(err), " (", strerror(err), ")");
-}
-
 /** A name that a client sent: terminated by us, printable. */
 std::string sentName(const char *name, size_t room)
 {

@@ -12,6 +12,7 @@
 #define PEERBUF_EXPORTER_EMULATED_WIRE_H
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <peerbuf/testing.h>
@@ -169,6 +170,9 @@ Message makeMessage(Kind kind, Op op, uint64_t serial = 0);
 const char *headerProblem(const Message &message);
 
 const char *opName(uint16_t op);
+
+/** "ENOENT (No such file or directory)". @param err positive. */
+std::string errnoText(int err);
 
 /**
  * Send without blocking.

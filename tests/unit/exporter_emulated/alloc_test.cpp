@@ -129,6 +129,34 @@ TEST(Alloc, GivenRandomUseThenContentsStayAndEverythingComesBack)
 	}
 }
 
+/* More runs than one message of the device can tell. */
+TEST(Alloc, GivenAFragmentedDeviceThenABufferOfHundredsOfPiecesIsStillOneRange)
+{
+	Device device("hbm=4M");
+	std::vector<peerbuf_buffer_desc> pages;
+	for (int i = 0; i < 1024; i++)
+		pages.push_back(device.alloc(4096));
+	for (size_t i = 0; i < pages.size(); i += 2)
+		EXPECT_EQ(0, device.slots.free(device.handle, pages[i].handle));
+	const auto desc = device.alloc(2 << 20);
+	const uint64_t token = device.attached(desc.handle);
+	peerbuf_mapping m;
+	ASSERT_EQ(0, device.map(token, 0, desc.size, &m));
+	EXPECT_GT(m.n_segments, 200u);
+	for (uint64_t i = 0; i < desc.size; i++)
+		bytes(desc)[i] = static_cast<uint8_t>(i * 7 + i / 4096);
+	const auto seen = device.deviceBytes(desc.handle, 0, desc.size);
+	EXPECT_EQ(0, memcmp(seen.data(), bytes(desc), desc.size));
+	uint64_t at = 0;
+	for (uint64_t k = 0; k < m.n_segments; k++) {
+		EXPECT_EQ(0,
+			  memcmp(m.segments[k].cpu_addr, bytes(desc) + at, m.segments[k].length));
+		at += m.segments[k].length;
+	}
+	for (size_t i = 1; i < pages.size(); i += 2)
+		ASSERT_EQ(0, *bytes(pages[i])) << "a neighbour was hit";
+}
+
 TEST(Free, GivenAHandleThatIsNotOursThenNotFoundAndNothingHappens)
 {
 	Device device("hbm=1M");

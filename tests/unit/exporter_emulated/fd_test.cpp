@@ -184,6 +184,36 @@ TEST(Fd, GivenTwoReferencesByDescriptorThenEachNeedsItsPut)
 	EXPECT_TRUE(device.clean());
 }
 
+/* Freed, still attached, and taken up again: one buffer, one place in this process. */
+TEST(Fd, GivenAFreedBufferThatIsStillAttachedWhenGotAgainThenItIsTheSameOne)
+{
+	Device device("hbm=64K,profile=revokes");
+	const auto desc = device.alloc(64 << 10);
+	const uint64_t token = device.attached(desc.handle);
+	peerbuf_fd_export e;
+	ASSERT_EQ(0, device.exportFd(token, 0, 4096, &e));
+	EXPECT_EQ(0, device.slots.free(device.handle, desc.handle));
+	peerbuf_buffer_desc found;
+	EXPECT_ERRNO(ENOENT, device.get(desc.address, 1, &found));
+	ASSERT_EQ(0, device.getFd(e.fd, 0, &found));
+	EXPECT_EQ(desc.address, found.address);
+	ASSERT_EQ(0, device.get(desc.address, 1, &found));
+	device.slots.put(device.handle, found.handle);
+	/* so a revoke leaves no second view of the memory behind */
+	ASSERT_EQ(0, device.ops->revoke(device.handle, found.handle));
+	EXPECT_EQ(1, device.slots.progress(device.handle));
+	const auto next = device.alloc(64 << 10);
+	*reinterpret_cast<volatile uint8_t *>(desc.address) = 9;
+	EXPECT_EQ(0, device.deviceBytes(next.handle, 0, 1)[0]);
+	for (const uint8_t byte : device.deviceBytes(next.handle, 0, next.size))
+		ASSERT_EQ(0, byte);
+	device.slots.release_fd(device.handle, token, &e);
+	device.slots.detach(device.handle, token);
+	device.slots.put(device.handle, found.handle);
+	EXPECT_EQ(0, device.slots.free(device.handle, next.handle));
+	EXPECT_TRUE(device.clean());
+}
+
 TEST(FdLeak, GivenManyExportsThenDescriptorsComeBackOnBothSides)
 {
 	RunningDevice running("hbm=1M");
