@@ -83,8 +83,13 @@ std::optional<Json> Channel::receive()
 	if (!socket_)
 		return std::nullopt;
 	static thread_local std::vector<char> buffer(longest);
-	const ssize_t n =
-		recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
+	const auto read = [&] {
+		return recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
+	};
+	ssize_t n = read();
+	/* it left while something was unread there; what it had sent before is behind the error */
+	if (n < 0 && errno == ECONNRESET)
+		n = read();
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return std::nullopt;
 	if (n <= 0) {
@@ -136,8 +141,10 @@ uint64_t Fields::number(const char *key, uint64_t least, uint64_t most)
 	const Json *value = find(key);
 	if (!value)
 		return least;
-	const uint64_t n = value->is_number_unsigned() ? value->get<uint64_t>() : 0;
-	if (!value->is_number_unsigned() || n < least || n > most) {
+	const bool natural = value->is_number_unsigned() ||
+			     (value->is_number_integer() && value->get<int64_t>() >= 0);
+	const uint64_t n = natural ? value->get<uint64_t>() : 0;
+	if (!natural || n < least || n > most) {
 		complain(key, "is no number, or out of range");
 		return least;
 	}

@@ -418,11 +418,14 @@ void Demo::noticeEnds()
 }
 
 /**
- * A role reports trouble: it may be what the death of another looks like from there. The kernel
+ * A role reports trouble: it may be what the end of another looks like from there. The kernel
  * closes the sockets of a process before it counts as ended, so that may take a moment.
  */
 void Demo::awaitEnds(const Role &reporter)
 {
+	hear(&reporter == &target_ ? &peer_ : &target_);
+	if (code_ != exitOk)
+		return;
 	pollfd p[3];
 	nfds_t n = 0;
 	for (const Child *child : {&device_, &target_.child, &peer_.child})

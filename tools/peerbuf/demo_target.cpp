@@ -578,9 +578,12 @@ void Target::run()
 				readEvents(0, &revoked);
 		}
 	}
+	giveBack();
+	/* the reason first, so that it is known before the peer tells of its consequence */
+	if (!failure_.why.empty())
+		parent_.send(Failed{failure_.exitCode, failure_.why}.json());
 	if (peer_.open())
 		peer_.send(stop(failure_.why.empty() ? result_.trouble : failure_.why));
-	giveBack();
 }
 
 } // namespace
@@ -603,22 +606,18 @@ int runDemoTarget()
 	}
 	const auto fdsBefore = openFds();
 	TargetResult result;
-	Failure failure;
 	{
 		Target target(parent, peer, *start);
 		target.run();
+		if (!target.failure().why.empty())
+			return parent.open() ? exitOk : exitBad; /* it has said so */
 		result = target.result();
-		failure = target.failure();
 	}
 	std::vector<std::string> leaks;
 	result.fdsLeaked = leakedFds(fdsBefore, &leaks);
 	for (const std::string &leak : leaks)
 		parent.send(note("target: descriptor left open: " + leak));
-	if (!failure.why.empty())
-		parent.send(Failed{failure.exitCode, failure.why}.json());
-	else
-		parent.send(result.json());
-	return parent.open() ? exitOk : exitBad;
+	return parent.send(result.json()) ? exitOk : exitBad;
 }
 
 } // namespace peerbuf::tools

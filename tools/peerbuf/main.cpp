@@ -117,6 +117,11 @@ int run(int argc, char **argv)
 	} catch (const CLI::CallForVersion &e) {
 		return app.exit(e);
 	} catch (const CLI::ParseError &e) {
+		/* what is missing is asked for before what is not known is complained about */
+		const auto unknown = app.remaining();
+		if (app.get_subcommands().empty() && !unknown.empty())
+			return usage(app,
+				     "there is no command or option '" + unknown.front() + "'");
 		return usage(app, e.what());
 	}
 	if (*seedOption)

@@ -152,10 +152,13 @@ void print(const std::vector<ExporterSide> &exporters, const std::vector<Importe
 	printf("%s\n", table.text(width).c_str());
 	for (size_t i = 0; i < reasons.list().size(); i++)
 		printf("%3zu  %s\n", i + 1, wrapped(reasons.list()[i], width - 5, 5).c_str());
-	printf("\n%zu pairs: %zu with a flow, %zu refused or failed. First, interior and last "
-	       "bytes written and read back right: %zu, of these seen by the device itself: "
-	       "%zu.\n",
-	       pairs.size(), flows, pairs.size() - flows, verified, deviceSide);
+	const std::string summary =
+		std::to_string(pairs.size()) + " pairs: " + std::to_string(flows) +
+		" with a flow, " + std::to_string(pairs.size() - flows) +
+		" refused or failed. First, interior and last bytes written and read back right: " +
+		std::to_string(verified) +
+		", seen by the device itself: " + std::to_string(deviceSide) + ".";
+	printf("\n%s\n", wrapped(summary, width, 0).c_str());
 }
 
 int fail(const Failure &failure)

@@ -37,6 +37,30 @@ Failure openFailure(const std::string &what)
 	return failure;
 }
 
+/** Whether a registration that failed so was refused; otherwise something is broken. */
+bool isRefusal(uint32_t errc)
+{
+	switch (errc) {
+	case PEERBUF_ERR_UNSUPPORTED_KERNEL:
+	case PEERBUF_ERR_UNSUPPORTED_DRIVER:
+	case PEERBUF_ERR_NOT_HOST_MEMORY:
+	case PEERBUF_ERR_PIN_REFUSED:
+	case PEERBUF_ERR_REVOKE_UNSUPPORTED:
+	case PEERBUF_ERR_NO_P2P_PATH:
+	case PEERBUF_ERR_NOT_P2P_PLACEMENT:
+	case PEERBUF_ERR_WINDOW_EXHAUSTED:
+	case PEERBUF_ERR_QUOTA:
+	case PEERBUF_ERR_DEVICE_RESOURCES:
+	case PEERBUF_ERR_DEVICE_LIMIT:
+	case PEERBUF_ERR_ACCESS:
+	case PEERBUF_ERR_UNTRANSLATED:
+	case PEERBUF_ERR_POLICY:
+		return true;
+	default:
+		return false;
+	}
+}
+
 uint8_t patternByte(size_t position)
 {
 	uint64_t x = position / 8 + 0x9E3779B97F4A7C15;
@@ -157,18 +181,15 @@ void tryRegistered(const Context &ctx, const ExporterSide &exporter, const Impor
 	auto source = sized<peerbuf_source>();
 	source.fd = -1;
 	source.buffer = buffer.id();
-	/* an offset, so that one who drops it is found out */
-	source.offset = exporter.offer.granularity;
-	source.length = info.size - 2 * exporter.offer.granularity;
+	/* an offset and no whole pages, so that one who drops or rounds them is found out */
+	source.offset = exporter.offer.granularity + 0x180;
+	source.length = 2 * exporter.offer.granularity - 1;
 
 	Registration reg;
 	if (reg.make(ctx, source, {importer.handle.id()}, access, policy)) {
 		result->refusals = refusalsOf(ctx, 0);
-		const peerbuf_error &error = lastError();
-		const bool broken =
-			error.errc == PEERBUF_ERR_BAD_PLUGIN || error.errc == PEERBUF_ERR_INTERNAL;
-		if (broken || result->refusals.empty())
-			result->error = error.what;
+		if (!isRefusal(lastError().errc) || result->refusals.empty())
+			result->error = lastError().what;
 		return;
 	}
 	auto all = sized<peerbuf_reg_info>();
