@@ -30,6 +30,13 @@ std::string shown(const std::string &text)
 	return "'" + out + (text.size() > shownOfGarbage ? "...'" : "'");
 }
 
+std::optional<uint64_t> natural(const Json &value)
+{
+	if (value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0))
+		return value.get<uint64_t>();
+	return std::nullopt;
+}
+
 } // namespace
 
 Channel::Channel(UniqueFd socket, std::string other)
@@ -141,14 +148,11 @@ uint64_t Fields::number(const char *key, uint64_t least, uint64_t most)
 	const Json *value = find(key);
 	if (!value)
 		return least;
-	const bool natural = value->is_number_unsigned() ||
-			     (value->is_number_integer() && value->get<int64_t>() >= 0);
-	const uint64_t n = natural ? value->get<uint64_t>() : 0;
-	if (!natural || n < least || n > most) {
-		complain(key, "is no number, or out of range");
-		return least;
-	}
-	return n;
+	const auto n = natural(*value);
+	if (n && *n >= least && *n <= most)
+		return *n;
+	complain(key, "is no number, or out of range");
+	return least;
 }
 
 double Fields::real(const char *key, double least, double most)
@@ -200,8 +204,8 @@ std::vector<std::pair<std::string, uint64_t>> Fields::counts(const char *key)
 		return all;
 	}
 	for (const auto &item : value->items()) {
-		if (item.value().is_number_unsigned())
-			all.emplace_back(item.key(), item.value().get<uint64_t>());
+		if (const auto n = natural(item.value()))
+			all.emplace_back(item.key(), *n);
 		else
 			complain(key, "has something that is no number");
 	}

@@ -16,6 +16,7 @@ namespace
 
 constexpr uint32_t access =
 	PEERBUF_ACCESS_LOCAL_WRITE | PEERBUF_ACCESS_REMOTE_READ | PEERBUF_ACCESS_REMOTE_WRITE;
+constexpr uint64_t scratchSize = 1 << 20;
 
 /** An open that failed: the caller's words, or something of this machine. */
 Failure openFailure(const std::string &what)
@@ -183,7 +184,7 @@ void tryRegistered(const Context &ctx, const ExporterSide &exporter, const Impor
 	source.buffer = buffer.id();
 	/* an offset and no whole pages, so that one who drops or rounds them is found out */
 	source.offset = exporter.offer.granularity + 0x180;
-	source.length = 2 * exporter.offer.granularity - 1;
+	source.length = info.size - 2 * exporter.offer.granularity - 1;
 
 	Registration reg;
 	if (reg.make(ctx, source, {importer.handle.id()}, access, policy)) {
@@ -371,7 +372,10 @@ PairResult tryPair(const Context &ctx, const ExporterSide &exporter, const Impor
 	result.importer = importer.spec.text();
 	result.software = importer.offer.software;
 	BufferHandle buffer;
-	if (buffer.alloc(ctx, exporter.handle, 4 * exporter.offer.granularity)) {
+	/* many pages where they are small, so that they lie in several places */
+	const uint64_t pages =
+		std::clamp<uint64_t>(scratchSize / exporter.offer.granularity, 4, 64);
+	if (buffer.alloc(ctx, exporter.handle, pages * exporter.offer.granularity)) {
 		result.error = lastError().what;
 		return result;
 	}
