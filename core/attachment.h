@@ -68,8 +68,15 @@ public:
 		REQUIRES(setup_.buffer->reservation);
 	/** The importer has let go of what prepare() named. */
 	void letGo(peerbuf_reason reason, const Range &range) REQUIRES(setup_.buffer->reservation);
-	/** The importer could not stop: what it holds stays held until teardown. */
-	void quarantine() REQUIRES(setup_.buffer->reservation) { quarantined_ = true; }
+	/**
+	 * The importer could not stop: what it holds stays held until teardown, and it is revoked.
+	 * @return whether that is news.
+	 */
+	bool quarantine() REQUIRES(setup_.buffer->reservation)
+	{
+		quarantined_ = true;
+		return state_.revoke();
+	}
 	void resume(const peerbuf_resume &res) REQUIRES(setup_.buffer->reservation);
 
 	bool overlaps(const Range &range) const { return reach_.overlaps(range); }

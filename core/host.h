@@ -29,8 +29,7 @@ public:
 	virtual bool hostReservationHeld(bool exporterSide, uint64_t device,
 					 uint64_t object) noexcept = 0;
 
-protected:
-	~HostServices() = default;
+	virtual ~HostServices() = default;
 };
 
 /** The peerbuf_host that one open device of a plugin is lent. Its address is what plugins keep. */

@@ -397,11 +397,13 @@ void Session::dropBuffer(std::shared_ptr<Buffer> buffer)
 std::shared_ptr<Buffer> Session::adopt(const std::shared_ptr<Exporter> &exporter,
 				       const peerbuf_buffer_desc &desc)
 {
-	// The losing object's destructor gives the surplus reference back, outside the lock.
 	auto fresh = std::make_shared<Buffer>(exporter, desc, Buffer::Origin::Get);
+	// Declared before the lock, so that the loser, whose destructor calls put, dies after it.
+	std::shared_ptr<Buffer> before;
 	MutexLock lock(tablesMutex_);
 	std::weak_ptr<Buffer> &slot = known_[{exporter->id(), desc.handle}];
-	if (std::shared_ptr<Buffer> before = slot.lock())
+	before = slot.lock();
+	if (before)
 		fresh.swap(before);
 	else
 		slot = fresh;
@@ -844,10 +846,12 @@ void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &i
 	if (rc == -EINPROGRESS)
 		return;
 	tickets_.answered(say->ticket);
-	if (rc)
-		attachment.quarantine();
-	else
+	if (rc) {
+		if (attachment.quarantine())
+			eventFor(attachment, PEERBUF_EVENT_REVOKED, range, inv.generation);
+	} else {
 		attachment.letGo(reason, range);
+	}
 	tickets_.finish(*operation, rc);
 }
 

@@ -53,7 +53,7 @@ public:
 		Log::Sink log; /* empty: standard error */
 	};
 	static Result<std::unique_ptr<Session>> create(Options options);
-	~Session();
+	~Session() override;
 	Session(const Session &) = delete;
 	Session &operator=(const Session &) = delete;
 
