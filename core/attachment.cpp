@@ -178,7 +178,7 @@ Result<peerbuf_mapping> Attachment::map(const Range &range)
 	case AttachmentState::MayMap::Yes:
 		break;
 	}
-	const Result<peerbuf_mapping> mapping =
+	Result<peerbuf_mapping> mapping =
 		setup_.buffer->exporter()->map(reply_.token, range, setup_.buffer->desc().size,
 					       setup_.granularity, setup_.plan.handleKind);
 	if (!mapping)
