@@ -207,6 +207,7 @@ int Client::spawn(const std::string &binary, const peerbuf_param *params, size_t
 			if (strcmp(params[i].key, key.key) == 0)
 				words.push_back(text("--", key.key, "=", params[i].value));
 	std::vector<char *> argv;
+	argv.reserve(words.size() + 1);
 	for (std::string &word : words)
 		argv.push_back(word.data());
 	argv.push_back(nullptr);

@@ -154,8 +154,10 @@ bool Device::open(std::string *ret_why)
 	sigemptyset(&ours);
 	sigaddset(&ours, SIGTERM);
 	sigaddset(&ours, SIGINT);
-	if (::sigprocmask(SIG_BLOCK, &ours, nullptr) < 0)
+	if (const int err = ::pthread_sigmask(SIG_BLOCK, &ours, nullptr)) {
+		*ret_why = text("signals: ", errnoText(err));
 		return false;
+	}
 	signals_.reset(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
 	struct epoll_event event = {};
 	event.events = EPOLLIN;

@@ -206,8 +206,7 @@ constexpr const char *optionLines[] = {
 	"dma_base: bus address of the first byte of HBM (0x1000000000)",
 	"seed: of the scattering allocator and of fault_rate (1)",
 	"fault_rate: of 1000 requests that can fail, how many are made to (0)",
-	"mutant: a deliberate fault, for tests of tests: none | early_reuse | peer2peer_kept "
-	"(none)",
+	"mutant: none | early_reuse | peer2peer_kept: a deliberate fault, for tests of tests",
 	nullptr,
 };
 
