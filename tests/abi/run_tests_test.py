@@ -6,7 +6,9 @@
 """
 import importlib.machinery
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -90,6 +92,50 @@ class Counting(unittest.TestCase):
         count = self.count('SKIP', output='no hardware', code=RUN.SKIP_STATUS)
         self.assertEqual(str(count), '0 passed, 0 failed, 1 skipped')
         self.assertEqual(count.skips[0][2], 'no hardware')
+
+
+class Targets(unittest.TestCase):
+    """What a sanitizer's tree has to build."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = os.path.join(folder.name, 'build')
+        os.makedirs(os.path.join(self.build, 'meson-info'))
+        self.root = folder.name
+
+        def target(where, name):
+            return {'id': name, 'defined_in': os.path.join(self.root, where, 'meson.build'),
+                    'filename': [os.path.join(self.build, where, name)]}
+
+        self.write('buildsystem_files', [os.path.join(self.root, n) for n in (
+            'core/meson.build', 'meson.build', 'meson_options.txt')])
+        self.write('targets', [target('core', 'libcore.a'), target('exporter/x', 'x.so'),
+                               target('tests/threads', 'threads'), target('tests/threads', 'helper'),
+                               target('tests/unit', 'unit')])
+        self.write('tests', [
+            {'suite': ['peerbuf:threads'], 'depends': ['helper'],
+             'cmd': [os.path.join(self.build, 'tests/threads/threads')]},
+            {'suite': ['peerbuf:unit'], 'depends': [],
+             'cmd': [os.path.join(self.build, 'tests/unit/unit')]}])
+
+    def write(self, what, value):
+        with open(os.path.join(self.build, 'meson-info', f'intro-{what}.json'), 'w',
+                  encoding='utf-8') as f:
+            json.dump(value, f)
+
+    def targets(self, *args):
+        done = subprocess.run([sys.argv[1], 'targets', *args], capture_output=True, text=True,
+                              check=True)
+        return done.stdout.split()
+
+    def test_folders(self):
+        self.assertEqual(self.targets(self.build, 'core', 'exporter'),
+                         ['core/libcore.a', 'exporter/x/x.so'])
+
+    def test_suites(self):
+        self.assertEqual(self.targets('--tests', 'threads,tsan', self.build, 'core'),
+                         ['core/libcore.a', 'tests/threads/threads', 'tests/threads/helper'])
 
 
 if __name__ == '__main__':
