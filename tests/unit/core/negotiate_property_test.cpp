@@ -356,16 +356,22 @@ void checkPlan(const Case &c, const Answer &a, Findings &findings)
 	require(plan.howKnown == PEERBUF_KNOWN_POSSIBLE ||
 			plan.flowsPossible == PEERBUF_FLOW_BIT(plan.flow),
 		"several flows possible though it is known which");
+	// A copy is made by the CPU, whatever the importer would have taken the memory by.
+	const uint32_t handles = plan.flow == PEERBUF_FLOW_STAGED
+					 ? PEERBUF_HANDLE_CPU & e.handles
+					 : e.handles & c.importer.offer.handles;
 	require(plan.handleKind && !(plan.handleKind & (plan.handleKind - 1)) &&
-			(plan.handleKind & e.handles & c.importer.offer.handles),
+			(plan.handleKind & handles),
 		"handle is not one that both have");
 	require(plan.variant && !(plan.variant & (plan.variant - 1)) &&
 			(plan.variant & e.variants & c.importer.offer.variants),
 		"variant is not one that both have");
 	require((plan.access | plan.droppedAccess) == c.demand.access &&
 			!(plan.access & plan.droppedAccess) &&
-			!(plan.access & ~(e.access & c.importer.offer.access)) &&
-			!(plan.droppedAccess & ~PEERBUF_ACCESS_OPTIONAL_MASK),
+			!(plan.access & ~c.importer.offer.access) &&
+			!(plan.access & ~e.access & ~PEERBUF_ACCESS_OPTIONAL_MASK) &&
+			!(plan.droppedAccess & ~PEERBUF_ACCESS_OPTIONAL_MASK) &&
+			!(plan.droppedAccess & c.importer.offer.access),
 		"access lost or invented");
 	require(!(plan.invalidation & ~effectiveInvalidation(c)),
 		"invalidation that the importer will not honour");
