@@ -179,7 +179,7 @@ private:
 		if (i_.distance == PEERBUF_DISTANCE_NO_PATH &&
 		    plan_.handleKind != PEERBUF_HANDLE_CPU) // a CPU's loads need no such path
 			return "there is no peer-to-peer path between the two devices";
-		const std::string narrow = maskTooNarrow();
+		std::string narrow = maskTooNarrow();
 		if (!narrow.empty())
 			capability = "dma_mask";
 		return narrow;
@@ -362,15 +362,13 @@ private:
 		for (const uint32_t invalidation : {REFAULT | REVOCABLE, REVOCABLE, 0u}) {
 			if (evidence && invalidation != plan_.invalidation)
 				continue;
-			if (!moves() && !mayRevoke() && !refusesPin())
-				set |= PEERBUF_FLOW_BIT(PEERBUF_FLOW_PINNED);
-			else if (invalidation & REFAULT)
+			const bool follows = invalidation & REFAULT;
+			const bool idle = !moves() && !mayRevoke(); // nothing to follow
+			if (follows && (!idle || refusesPin()))
 				set |= PEERBUF_FLOW_BIT(PEERBUF_FLOW_MOVABLE);
-			else if (refusesPin())
-				continue;
-			else if (!mayRevoke())
+			else if (!refusesPin() && !mayRevoke())
 				set |= PEERBUF_FLOW_BIT(PEERBUF_FLOW_PINNED);
-			else if (invalidation & REVOCABLE)
+			else if (!refusesPin() && (invalidation & REVOCABLE))
 				set |= PEERBUF_FLOW_BIT(PEERBUF_FLOW_REVOCABLE);
 		}
 		if (!set) {

@@ -222,6 +222,7 @@ std::vector<PluginFile> listPlugins(const std::string &extra)
 		}
 	}
 	std::vector<PluginFile> files;
+	files.reserve(found.size());
 	for (const auto &[key, path] : found)
 		files.push_back(PluginFile{key.first, key.second, path});
 	return files;
