@@ -52,7 +52,7 @@ bool readyWithin(int fd, std::chrono::milliseconds limit)
 
 	sigset_t none;
 	sigemptyset(&none);
-	give(::sigprocmask(SIG_SETMASK, &none, nullptr) == 0);
+	give(::pthread_sigmask(SIG_SETMASK, &none, nullptr) == 0);
 	/* whoever started us decides about the keys of the terminal */
 	::signal(SIGINT, SIG_IGN);
 	::signal(SIGPIPE, SIG_IGN);
