@@ -21,6 +21,7 @@
 #include "tools/peerbuf/demo_protocol.h"
 #include "tools/peerbuf/exit_code.h"
 #include "tools/peerbuf/fabric_side.h"
+#include "tools/peerbuf/rma.h"
 #include "tools/peerbuf/socket_place.h"
 
 namespace peerbuf::test
@@ -83,6 +84,46 @@ INSTANTIATE_TEST_SUITE_P(
 			  Bad{"device says garbage", "a packet of the wrong size"}),
 	badName);
 
+struct Report {
+	const char *role;
+	int code;
+};
+
+class Verdict : public ::testing::TestWithParam<Report>
+{
+};
+
+TEST_P(Verdict, GivenWhatTheRolesReportThenTheDemoEndsAccordingly)
+{
+	const NoProcessLeft none;
+	Program::Options options;
+	options.environment = {{roleVariable, GetParam().role}};
+	Program demo({"/proc/self/exe", "demo"}, options);
+	const Ended ended = demo.wait();
+	EXPECT_EQ(ended.code(), GetParam().code) << ended.text();
+	EXPECT_EQ(ended.json()["exit_code"], GetParam().code);
+	EXPECT_TRUE(ended.json()["error"].is_null());
+}
+
+std::string reportName(const ::testing::TestParamInfo<Report> &info)
+{
+	std::string name = info.param.role;
+	std::replace(name.begin(), name.end(), ' ', '_');
+	return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Demo, Verdict,
+			 ::testing::Values(Report{"reports all right", exitOk},
+					   Report{"reports a bad block", exitBad},
+					   Report{"reports no block", exitBad},
+					   Report{"reports an unchecked block", exitBad},
+					   Report{"reports a charge", exitBad},
+					   Report{"reports a leak", exitBad},
+					   Report{"reports a quota not refused", exitBad},
+					   Report{"reports an access after the revoke", exitBad},
+					   Report{"reports a fault", exitBad}),
+			 reportName);
+
 /* ---- the roles ----------------------------------------------------------------------------- */
 
 /** A role of the demo between two sockets of ours. */
@@ -118,7 +159,8 @@ protected:
 	/** The next message of @p type from the role; others are skipped. */
 	static std::optional<Json> await(Channel *channel, const std::string &type)
 	{
-		while (auto message = demo::await(channel))
+		/* nothing is timed here: what hangs is ended by the time limit of the test */
+		while (auto message = demo::await(channel, [] { return true; }))
 			if (messageType(*message) == type)
 				return message;
 		ADD_FAILURE() << "no '" << type << "': " << channel->problem();
@@ -193,6 +235,63 @@ TEST_F(Role, GivenAPeerWhenTheTargetTalksGarbageThenItReportsThatAndEnds)
 		EXPECT_EQ((*result)["fds_leaked"], 0);
 		EXPECT_EQ(program_->wait().code(), exitOk);
 	}
+}
+
+TEST_F(Role, GivenAPeerWhenTheTargetLosesAByteThenThatBlockIsBadAndTheOthersAreNot)
+{
+	RmaOptions options;
+	options.provider = defaultProvider();
+	std::string error;
+	const auto endpoint = RmaEndpoint::create(options, error);
+	ASSERT_TRUE(endpoint) << error;
+	std::vector<uint8_t> memory(DemoOptions::leastSize);
+	RmaMemory exposed;
+	ASSERT_EQ(endpoint->expose(memory.data(), memory.size(), FI_REMOTE_READ | FI_REMOTE_WRITE,
+				   &exposed, error),
+		  0)
+		<< error;
+
+	start(demoPeerCommand);
+	auto begin = words();
+	begin.seconds = 0.3;
+	parent_->send(begin.json());
+	demo::Region region;
+	region.address = endpoint->name();
+	region.base = exposed.remoteBase;
+	region.length = memory.size();
+	region.key = exposed.key;
+	other_->send(region.json());
+
+	std::optional<Json> result;
+	std::optional<demo::Check> spoiled;
+	while (!result && parent_->open()) {
+		RmaCompletion completion;
+		EXPECT_EQ(endpoint->pollOnce(&completion), 0) << completion.what;
+		if (const auto message = other_->receive();
+		    message && messageType(*message) == "check") {
+			std::string problem;
+			const auto check = demo::Check::from(*message, memory.size(), &problem);
+			ASSERT_TRUE(check) << problem;
+			/* it was there when the device looked, and is not when it is read back */
+			if (!spoiled) {
+				spoiled = check;
+				memory[check->block.offset + 77] ^= 0x40;
+			}
+			other_->send(demo::Checked{check->block.number, ""}.json());
+		}
+		if (auto message = parent_->receive(); message && messageType(*message) == "result")
+			result = message;
+	}
+	ASSERT_TRUE(result) << parent_->problem();
+	ASSERT_TRUE(spoiled);
+	EXPECT_EQ((*result)["blocks_bad"], 1);
+	EXPECT_THAT((*result)["first_bad"].get<std::string>(),
+		    HasSubstr("block " + std::to_string(spoiled->block.number) + " at [" +
+			      std::to_string(spoiled->block.offset)));
+	EXPECT_THAT((*result)["first_bad"].get<std::string>(),
+		    HasSubstr("byte 77 was read back wrong"));
+	EXPECT_TRUE((*result)["trouble"].is_null());
+	EXPECT_EQ(program_->wait().code(), exitOk);
 }
 
 /** A real device beside the target. */

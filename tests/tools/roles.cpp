@@ -62,6 +62,35 @@ int playBadTarget()
 	return 0;
 }
 
+/**
+ * Both roles report, without having done anything, that all went well but for what
+ * "reports ..." says.
+ */
+int playReport(bool target)
+{
+	char start[4096];
+	if (recv(demo::parentFd, start, sizeof(start), 0) <= 0)
+		return 1;
+	demo::TargetResult good;
+	good.flows = {{"Pinned", 1}};
+	good.pinFallbacks = good.quotaRefused = good.revokedAccessFailed = 1;
+	good.deviceChecked = plays("reports an unchecked block") ? 6 : 7;
+	good.ledgerBytesAfter = plays("reports a charge") ? 4096 : 0;
+	good.fdsLeaked = plays("reports a leak") ? 1 : 0;
+	if (plays("reports a quota not refused"))
+		good.quotaRefused = 0;
+	if (plays("reports an access after the revoke"))
+		good.revokedAccessFailed = 0;
+	if (plays("reports a fault"))
+		good.faults = {"something"};
+	demo::PeerResult peer;
+	peer.blocksVerified = plays("reports no block") ? 0 : 7;
+	peer.deviceChecked = 7;
+	peer.blocksBad = plays("reports a bad block") ? 1 : 0;
+	const std::string text = target ? good.json().dump() : peer.json().dump();
+	return send(demo::parentFd, text.data(), text.size(), MSG_NOSIGNAL) > 0 ? 0 : 1;
+}
+
 /** A device that is ready and then answers whoever connects with garbage. */
 int playBadDevice(int argc, char **argv)
 {
@@ -98,6 +127,10 @@ int playBadDevice(int argc, char **argv)
 int playRole(int argc, char **argv)
 {
 	const std::string first = argc > 1 ? argv[1] : "";
+	const char *role = getenv(roleVariable);
+	const bool reports = role && strncmp(role, "reports", 7) == 0;
+	if (reports && (first == demoTargetCommand || first == demoPeerCommand))
+		return playReport(first == demoTargetCommand);
 	if (first == demoTargetCommand)
 		return getenv(roleVariable) && !plays("device says garbage") ? playBadTarget()
 									     : runDemoTarget();

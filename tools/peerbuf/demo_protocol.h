@@ -33,7 +33,7 @@ inline constexpr int otherFd = Child::firstFd + 1;  /* Channel between target an
 inline constexpr int deviceFd = Child::firstFd + 2; /* target only: the device's socket, O_PATH */
 
 /** Whoever says nothing for so long counts as hung; all say something several times a second. */
-inline constexpr std::chrono::seconds patience(20);
+inline constexpr std::chrono::seconds patience(30);
 inline constexpr std::chrono::milliseconds progressEvery(200);
 
 /** To both roles. */
