@@ -359,6 +359,44 @@ int peerbuf_importer_open_ops(peerbuf_context *ctx, peerbuf_importer_t importer,
 	});
 }
 
+int peerbuf_importer_gate(peerbuf_context *ctx, peerbuf_importer_t importer,
+			  peerbuf_gate **ret_gate)
+{
+	return with(ctx, "importer_gate", [&](Session &session) -> Result<int> {
+		if (Result<void> ok = notNull(ret_gate, "importer_gate", "ret_gate"); !ok)
+			return fail(ok.error());
+		const Result<std::shared_ptr<Importer>> found = session.importer(importer);
+		if (!found)
+			return fail(found.error());
+		const Result<peerbuf_gate *> gate = (*found)->gate();
+		if (!gate)
+			return fail(gate.error());
+		*ret_gate = *gate;
+		return 0;
+	});
+}
+
+int peerbuf_cpu_begin(peerbuf_context *ctx, peerbuf_buffer_t buffer, uint64_t timeout_ns)
+{
+	return with(ctx, "cpu_begin", [&](Session &session) -> Result<int> {
+		return session.cpuBegin(buffer, timeout_ns).map([] { return 0; });
+	});
+}
+
+int peerbuf_cpu_end(peerbuf_context *ctx, peerbuf_buffer_t buffer)
+{
+	return with(ctx, "cpu_end", [&](Session &session) -> Result<int> {
+		return session.cpuEnd(buffer).map([] { return 0; });
+	});
+}
+
+int peerbuf_rekey_ready(peerbuf_context *ctx, peerbuf_reg_t reg)
+{
+	return with(ctx, "rekey_ready", [&](Session &session) -> Result<int> {
+		return session.rekeyReady(reg).map([] { return 0; });
+	});
+}
+
 int peerbuf_alloc(peerbuf_context *ctx, peerbuf_exporter_t exporter, uint64_t size,
 		  peerbuf_buffer_t *ret_buffer)
 {
@@ -496,7 +534,7 @@ int peerbuf_query_reg_importer(peerbuf_context *ctx, peerbuf_reg_t reg, size_t i
 			return give(ret_info, info);
 		}
 		const Plan &plan = member.plan;
-		const peerbuf_region &region = member.attachment->region();
+		const peerbuf_region region = member.attachment->region();
 		info.flow = plan.flow;
 		info.flows_possible = plan.flowsPossible;
 		info.how_known = plan.howKnown;

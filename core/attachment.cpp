@@ -79,6 +79,8 @@ Result<void> Attachment::attach(uint64_t &revokes)
 	request.length = setup_.range.length;
 	request.attachment = setup_.id;
 	request.importer = setup_.importer->name().c_str();
+	request.placements = plan.placements;
+	request.invalidate_scope = plan.scope;
 	// Unlocked, and before the attachment is on the list (kernel-semantics rule 13).
 	const Result<peerbuf_attach_reply> reply =
 		exporter.attach(setup_.buffer->desc().handle, request);
@@ -117,6 +119,7 @@ Result<void> Attachment::settle(uint64_t revokes)
 	if (setup_.buffer->revokes != revokes)
 		return fail(PEERBUF_ERR_REVOKED, ENODEV, setup_.buffer->name(),
 			    " was revoked while it was being attached");
+	setup_.buffer->revoked = false; // or the exporter would not have let it attach
 	if (plan.pin) {
 		if (Result<void> pinned = setup_.buffer->exporter()->pin(reply_.token); !pinned)
 			return pinned;
@@ -184,7 +187,7 @@ Result<peerbuf_mapping> Attachment::map(const Range &range)
 	if (!mapping)
 		return mapping;
 	took(Held::Map);
-	mappings_.push_back(Mapping{*mapping, {}});
+	mappings_.push_back(Mapping{*mapping, stops_, {}});
 	return mapping;
 }
 
@@ -200,6 +203,7 @@ std::optional<peerbuf_importer_invalidate> Attachment::prepare(const peerbuf_inv
 	} else {
 		must(state_.suspend(range));
 	}
+	stops_++;
 	peerbuf_importer_invalidate out = {};
 	out.struct_size = sizeof(out);
 	out.reason = inv.reason;
@@ -207,10 +211,11 @@ std::optional<peerbuf_importer_invalidate> Attachment::prepare(const peerbuf_inv
 	out.offset = range.offset;
 	out.length = range.length;
 	out.generation = inv.generation;
+	out.expected_ns = inv.expected_ns;
 	return out;
 }
 
-void Attachment::letGo(peerbuf_reason reason, const Range &range)
+void Attachment::letGo(peerbuf_reason reason, const Range &range, uint64_t stop)
 {
 	if (quarantined_)
 		return;
@@ -223,7 +228,13 @@ void Attachment::letGo(peerbuf_reason reason, const Range &range)
 	}
 	if (setup_.plan.handleKind == PEERBUF_HANDLE_CPU)
 		return; // the view stays where it is; the exporter puts the new place under it
+	if (rekeys())
+		return; // the mapping ends with the region, or stays with it after an abort
 	for (auto it = mappings_.begin(); it != mappings_.end();) {
+		if (it->stops >= stop) {
+			++it;
+			continue;
+		}
 		const Range whole{it->mapping.offset, it->mapping.length};
 		it->gone.add(range);
 		if (!it->gone.covers(whole)) {
@@ -240,6 +251,8 @@ void Attachment::resume(const peerbuf_resume &res)
 	if (revoked())
 		return;
 	state_.resume(Range{res.offset, res.length});
+	if (rekeys())
+		return;
 	peerbuf_importer_resume out = {};
 	out.struct_size = sizeof(out);
 	out.aborted = res.aborted;
@@ -250,16 +263,64 @@ void Attachment::resume(const peerbuf_resume &res)
 	setup_.importer->resume(out);
 }
 
-void Attachment::teardown()
+void Attachment::dropRegion(bool unmap)
 {
+	{
+		ReservationLock lock(setup_.buffer->reservation);
+		if (!state_.holds(Held::Region))
+			return;
+	}
 	// Without the reservation: deregistering may have to wait for what is in flight, and that
 	// may be waiting for a mapping. An Invalidate meanwhile finds a region that is going.
 	setup_.importer->dereg(region_.token);
+	ReservationLock lock(setup_.buffer->reservation);
+	drops(Held::Region);
+	if (unmap) // at once, or a resume could make the next region of this mapping
+		unmapAll();
+}
+
+void Attachment::teardown()
+{
+	MutexLock ending(ending_);
 	{
 		ReservationLock lock(setup_.buffer->reservation);
-		drops(Held::Region);
+		over_ = true;
 	}
+	dropRegion(false);
 	release();
+}
+
+bool Attachment::awaitEnd(uint64_t ticket)
+{
+	if (!state_.holds(Held::Region))
+		return false;
+	awaiting_.push_back(ticket);
+	return true;
+}
+
+std::vector<uint64_t> Attachment::takeAwaiting()
+{
+	return std::exchange(awaiting_, {});
+}
+
+void Attachment::endRegion()
+{
+	MutexLock ending(ending_);
+	dropRegion(true);
+}
+
+Result<bool> Attachment::renewRegion()
+{
+	if (over_ || revoked() || state_.holds(Held::Region) || state_.suspended())
+		return false;
+	const Result<peerbuf_mapping> mapping = map(setup_.range);
+	if (!mapping)
+		return fail(mapping.error());
+	if (Result<void> registered = registerRegion(); !registered) {
+		unmapAll();
+		return fail(registered.error());
+	}
+	return true;
 }
 
 void Attachment::release()

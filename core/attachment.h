@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/attachment_state.h"
 #include "core/buffer.h"
@@ -66,8 +67,14 @@ public:
 	/** What an Invalidate says to this attachment; nothing: it has nothing to say any more. */
 	std::optional<peerbuf_importer_invalidate> prepare(const peerbuf_invalidate &inv)
 		REQUIRES(setup_.buffer->reservation);
-	/** The importer has let go of what prepare() named. */
-	void letGo(peerbuf_reason reason, const Range &range) REQUIRES(setup_.buffer->reservation);
+	/** How many Invalidates prepare() has passed on; the number of the last one. */
+	uint64_t stops() const REQUIRES(setup_.buffer->reservation) { return stops_; }
+	/**
+	 * The importer has let go of what prepare() named as Invalidate number @p stop. One that is
+	 * late, after the move was aborted, says nothing about what was mapped since.
+	 */
+	void letGo(peerbuf_reason reason, const Range &range, uint64_t stop)
+		REQUIRES(setup_.buffer->reservation);
 	/**
 	 * The importer could not stop: what it holds stays held until teardown, and it is revoked.
 	 * @return whether that is news.
@@ -78,6 +85,30 @@ public:
 		return state_.revoke();
 	}
 	void resume(const peerbuf_resume &res) REQUIRES(setup_.buffer->reservation);
+
+	/*
+	 * Rekey: the importer is not told; its region ends and is made anew. What waits for the end
+	 * are the tickets below.
+	 */
+	bool rekeys() const { return setup_.plan.flow == PEERBUF_FLOW_REKEY; }
+	/** A ticket that ends with the region. @return false: there is no region, it has ended. */
+	bool awaitEnd(uint64_t ticket) REQUIRES(setup_.buffer->reservation);
+	std::vector<uint64_t> takeAwaiting() REQUIRES(setup_.buffer->reservation);
+	bool awaited() const REQUIRES(setup_.buffer->reservation) { return !awaiting_.empty(); }
+	/** Deregister and unmap now, keep the rest. Not with the reservation held. */
+	void endRegion() EXCLUDES(setup_.buffer->reservation);
+	/** Map and register again after a move, if it has ended and nothing is suspended.
+	 *  @return false: nothing to do. */
+	Result<bool> renewRegion() REQUIRES(setup_.buffer->reservation);
+	bool hasRegion() const REQUIRES(setup_.buffer->reservation)
+	{
+		return state_.holds(Held::Region);
+	}
+	uint64_t generation() const REQUIRES(setup_.buffer->reservation)
+	{
+		return setup_.buffer->generationLocked();
+	}
+	bool suspended() const REQUIRES(setup_.buffer->reservation) { return state_.suspended(); }
 
 	bool overlaps(const Range &range) const { return reach_.overlaps(range); }
 	bool linked() const REQUIRES(setup_.buffer->reservation) { return linked_; }
@@ -93,7 +124,12 @@ public:
 		return revoked();
 	}
 
-	const peerbuf_region &region() const { return region_; }
+	/** Another one after every move under Rekey. */
+	peerbuf_region region() const EXCLUDES(setup_.buffer->reservation)
+	{
+		ReservationLock lock(setup_.buffer->reservation);
+		return region_;
+	}
 	const Plan &plan() const { return setup_.plan; }
 	struct Charged {
 		uint64_t pins = 0;
@@ -112,6 +148,7 @@ private:
 	/** A mapping and the parts of it that have been invalidated meanwhile. */
 	struct Mapping {
 		peerbuf_mapping mapping;
+		uint64_t stops; /* Invalidates before it was made: none of them is about it */
 		RangeSet gone;
 	};
 
@@ -123,16 +160,22 @@ private:
 	void unmapAll() REQUIRES(setup_.buffer->reservation);
 	void unpin() REQUIRES(setup_.buffer->reservation);
 	void uncharge();
+	void dropRegion(bool unmap);
 	void took(Held what) { must(state_.take(what)); }
 	void drops(Held what) { must(state_.drop(what)); }
 	static void must(const Result<void> &result);
 
 	AttachmentSetup setup_;
 	Ledger &ledger_;
+	/** Held while the region is being ended, so that it is ended once. */
+	Mutex ending_;
 	const Range reach_; /* the range, rounded out to the granularity */
 	AttachmentState state_;
 	bool linked_ = false;
 	bool quarantined_ = false;
+	bool over_ = false; /* teardown has begun */
+	uint64_t stops_ = 0;
+	std::vector<uint64_t> awaiting_;
 	peerbuf_attach_reply reply_ = {};
 	std::list<Mapping> mappings_; /* addresses are lent to the importer */
 	std::optional<peerbuf_fd_export> exported_;

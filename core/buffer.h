@@ -3,8 +3,10 @@
 #define PEERBUF_CORE_BUFFER_H
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -14,6 +16,7 @@ namespace peerbuf
 {
 
 class Attachment;
+struct Operation;
 
 /**
  * One allocation of an exporter and all that is attached to it. It holds one reference of the
@@ -50,6 +53,10 @@ public:
 	uint64_t currentGeneration() EXCLUDES(reservation)
 	{
 		ReservationLock lock(reservation);
+		return generationLocked();
+	}
+	uint64_t generationLocked() REQUIRES(reservation)
+	{
 		return std::max(generation, desc_.generation);
 	}
 
@@ -61,6 +68,16 @@ public:
 	/** Grows with every revoke, so that one that falls into the making of an attachment shows.
 	 */
 	uint64_t revokes GUARDED_BY(reservation) = 0;
+
+	/** Taken back, and no attachment has been made since. */
+	bool revoked GUARDED_BY(reservation) = false;
+
+	/** The application's own access by the CPU, and the moves that wait for its end. */
+	unsigned cpuUsers GUARDED_BY(reservation) = 0;
+	/** How many of them each thread began: only they may go on while a move waits. */
+	std::map<std::thread::id, unsigned> cpuThreads GUARDED_BY(reservation);
+	RangeSet moving GUARDED_BY(reservation);
+	std::vector<std::shared_ptr<Operation>> awaitCpu GUARDED_BY(reservation);
 
 private:
 	const std::shared_ptr<Exporter> exporter_;

@@ -112,4 +112,21 @@ Result<const void *> Importer::openOps(const std::string &name) const
 	return ops;
 }
 
+Result<peerbuf_gate *> Importer::gate() const
+{
+	Host::clearSaid();
+	peerbuf_gate *gate = nullptr;
+	const int rc = has(PEERBUF_IMPORTER_CAP_GATE) ? ops_.gate(device_, &gate) : -EOPNOTSUPP;
+	if (rc)
+		return fail(slotError("gate", rc));
+	if (!gate)
+		return fail(PEERBUF_ERR_BAD_PLUGIN, EINVAL, name_, ": gate returned 0 and no gate");
+	// enter and leave are compiled into applications: they need all that they read
+	if (gate->struct_size < sizeof(*gate) || !gate->drained)
+		return fail(PEERBUF_ERR_BAD_PLUGIN, EINVAL, name_, ": gate returned 0 and a gate ",
+			    gate->drained ? "of " : "without drained, of ", gate->struct_size,
+			    " bytes; ", sizeof(*gate), " are needed");
+	return gate;
+}
+
 } // namespace peerbuf

@@ -41,6 +41,7 @@ public:
 	BorrowedFd eventFd() const;
 	Result<int> progress();
 	Result<const void *> openOps(const std::string &name) const;
+	Result<peerbuf_gate *> gate() const;
 	void *device() const { return device_; }
 
 	/** Regions at the moment. */

@@ -453,6 +453,12 @@ private:
 			inPlace && moves() && !kernelManaged() &&
 			(plan_.flow == PEERBUF_FLOW_REVOCABLE || plan_.flow == PEERBUF_FLOW_PINNED);
 		plan_.software = i_.offer.software;
+		if (plan_.flow == PEERBUF_FLOW_REKEY ||
+		    (plan_.invalidation && i_.offer.invalidate_scope == PEERBUF_SCOPE_WHOLE))
+			plan_.scope = PEERBUF_SCOPE_WHOLE;
+		plan_.placements = plan_.placement;
+		if (policy_.hostPlacementOk)
+			plan_.placements |= e_.offer.placements & PEERBUF_PLACEMENT_HOST;
 		plan_.pinCharge = plan_.pin ? demand_.pinBytes : 0;
 		const bool hostLocked = plan_.placement == PEERBUF_PLACEMENT_HOST &&
 					(!inPlace || i_.offer.locks_host_memory);

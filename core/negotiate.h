@@ -71,6 +71,8 @@ struct Plan {
 	uint32_t variant = 0;
 	uint32_t handleKind = 0;
 	uint32_t invalidation = 0; /* what the importer will honour for this exporter */
+	peerbuf_scope scope = PEERBUF_SCOPE_RANGE; /* the smallest part it can be stopped by */
+	uint32_t placements = 0; /* where the memory may be while it is used in place */
 	bool peer2peer = false;
 	bool software = false; /* the importer's data path is */
 	bool pin = false;      /* call the exporter's pin */

@@ -74,6 +74,7 @@ constexpr SlotRule IMPORTER_SLOTS[] = {
 	IMPORTER_SLOT(EVENTS, event_fd),
 	IMPORTER_SLOT(EVENTS, progress),
 	IMPORTER_SLOT(OPS, open_ops),
+	IMPORTER_SLOT(GATE, gate),
 };
 
 /** What differs between the two kinds, so that one piece of code checks both. */
@@ -96,7 +97,7 @@ template <> struct Kind<peerbuf_exporter_plugin> {
 template <> struct Kind<peerbuf_importer_plugin> {
 	static constexpr const char *WORD = "importer";
 	static constexpr const auto &SLOTS = IMPORTER_SLOTS;
-	static constexpr uint32_t ALL_BITS = (PEERBUF_IMPORTER_CAP_OPS << 1) - 1;
+	static constexpr uint32_t ALL_BITS = (PEERBUF_IMPORTER_CAP_GATE << 1) - 1;
 	static bool serves(uint32_t capabilities, std::string &why)
 	{
 		if ((capabilities & PEERBUF_IMPORTER_CAP_RESUME) &&

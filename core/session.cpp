@@ -17,6 +17,8 @@ constexpr uint64_t WORK_FD = 1;
 constexpr uint64_t QUEUE_FD = 2;
 /** Suspended and resumed events beyond this are dropped, oldest first; the others never are. */
 constexpr size_t MAX_QUIET_EVENTS = 4096;
+/** How long a registration or allocation waits for a move that is in its way. */
+constexpr uint64_t MOVE_PATIENCE_NS = 5'000'000'000;
 
 const char *kindName(Kind kind)
 {
@@ -42,7 +44,7 @@ std::string idText(uint64_t id)
 bool canRun(peerbuf_flow flow)
 {
 	return flow == PEERBUF_FLOW_MOVABLE || flow == PEERBUF_FLOW_REVOCABLE ||
-	       flow == PEERBUF_FLOW_PINNED;
+	       flow == PEERBUF_FLOW_PINNED || flow == PEERBUF_FLOW_REKEY;
 }
 
 } // namespace
@@ -99,6 +101,8 @@ Session::~Session()
 		exporters.swap(exporters_);
 	}
 	importers.clear();
+	for (const auto &[id, buffer] : buffers)
+		endCpuAccess(*buffer);
 	buffers.clear();
 	{
 		MutexLock lock(queueMutex_);
@@ -291,8 +295,10 @@ Result<void> Session::closeExporter(uint64_t id)
 		}
 		exporters_.erase(id);
 	}
-	for (std::shared_ptr<Buffer> &buffer : buffers)
+	for (std::shared_ptr<Buffer> &buffer : buffers) {
+		endCpuAccess(*buffer);
 		dropBuffer(std::move(buffer));
+	}
 	if (!exporter->gone())
 		unwatch(exporter->eventFd());
 	return {};
@@ -339,7 +345,10 @@ Result<uint64_t> Session::alloc(uint64_t exporterId, uint64_t size)
 	if (!size)
 		return fail(PEERBUF_ERR_BAD_GEOMETRY, EINVAL, (*exporter)->name(),
 			    ": alloc of 0 bytes");
-	const Result<peerbuf_buffer_desc> desc = (*exporter)->alloc(size);
+	const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
+	Result<peerbuf_buffer_desc> desc = (*exporter)->alloc(size);
+	while (!desc && desc.error().sysErrno == EAGAIN && waitForProgress(deadline))
+		desc = (*exporter)->alloc(size);
 	if (!desc)
 		return fail(desc.error());
 	auto buffer = std::make_shared<Buffer>(*exporter, *desc, Buffer::Origin::Alloc);
@@ -363,8 +372,23 @@ Result<void> Session::free(uint64_t id)
 		if (users != bufferUsers_.end())
 			return fail(PEERBUF_ERR_BUSY, EBUSY, buffer->name(), ": ", users->second,
 				    " registrations use it; deregister them first");
-		buffers_.erase(id);
 	}
+	{
+		ReservationLock lock(buffer->reservation);
+		if (buffer->cpuUsers)
+			return fail(PEERBUF_ERR_BUSY, EBUSY, buffer->name(), ": ", buffer->cpuUsers,
+				    " cpu_begin without cpu_end");
+	}
+	{
+		MutexLock lock(tablesMutex_);
+		if (bufferUsers_.count(id))
+			return fail(PEERBUF_ERR_BUSY, EBUSY, buffer->name(),
+				    ": it was registered meanwhile");
+		if (!buffers_.erase(id))
+			return fail(PEERBUF_ERR_STALE, ESTALE, buffer->name(),
+				    " was freed meanwhile");
+	}
+	endCpuAccess(*buffer);
 	dropBuffer(std::move(buffer));
 	return {};
 }
@@ -373,6 +397,72 @@ Result<std::shared_ptr<Buffer>> Session::buffer(uint64_t id)
 {
 	MutexLock lock(tablesMutex_);
 	return lookUp(buffers_, id, Kind::Buffer);
+}
+
+Result<void> Session::cpuBegin(uint64_t id, uint64_t timeoutNs)
+{
+	const Result<std::shared_ptr<Buffer>> found = buffer(id);
+	if (!found)
+		return fail(found.error());
+	Buffer &memory = **found;
+	const uint64_t now = sys().nowNs();
+	const uint64_t deadline = timeoutNs > UINT64_MAX - now ? UINT64_MAX : now + timeoutNs;
+	do {
+		if (memory.exporter()->gone())
+			return fail(PEERBUF_ERR_DEVICE_GONE, ENODEV, memory.name(),
+				    ": its device is gone");
+		ReservationLock lock(memory.reservation);
+		if (memory.revoked)
+			return fail(PEERBUF_ERR_REVOKED, ENODEV, memory.name(), " was revoked");
+		const auto self = memory.cpuThreads.find(std::this_thread::get_id());
+		// The move that is under way waits for this thread's own end.
+		if (memory.moving.empty() || self != memory.cpuThreads.end()) {
+			memory.cpuUsers++;
+			memory.cpuThreads[std::this_thread::get_id()]++;
+			return {};
+		}
+	} while (waitForProgress(deadline));
+	return fail(PEERBUF_ERR_TIMEOUT, ETIMEDOUT, memory.name(),
+		    ": a move was still under way after ", timeoutNs, " ns");
+}
+
+Result<void> Session::cpuEnd(uint64_t id)
+{
+	const Result<std::shared_ptr<Buffer>> found = buffer(id);
+	if (!found)
+		return fail(found.error());
+	Buffer &memory = **found;
+	std::vector<std::shared_ptr<Operation>> waiting;
+	{
+		ReservationLock lock(memory.reservation);
+		if (!memory.cpuUsers)
+			return fail(PEERBUF_ERR_INVALID_ARGUMENT, EINVAL, memory.name(),
+				    ": cpu_end without cpu_begin");
+		auto began = memory.cpuThreads.find(std::this_thread::get_id());
+		if (began == memory.cpuThreads.end()) // one thread may end what another began
+			began = memory.cpuThreads.begin();
+		if (!--began->second)
+			memory.cpuThreads.erase(began);
+		if (!--memory.cpuUsers)
+			waiting.swap(memory.awaitCpu);
+	}
+	for (const std::shared_ptr<Operation> &operation : waiting)
+		finishOperation(operation, 0);
+	return {};
+}
+
+/** The buffer goes: nobody can end its CPU access any more, and no move may wait for that. */
+void Session::endCpuAccess(Buffer &buffer)
+{
+	std::vector<std::shared_ptr<Operation>> waiting;
+	{
+		ReservationLock lock(buffer.reservation);
+		buffer.cpuUsers = 0;
+		buffer.cpuThreads.clear();
+		waiting.swap(buffer.awaitCpu);
+	}
+	for (const std::shared_ptr<Operation> &operation : waiting)
+		finishOperation(operation, 0);
 }
 
 std::shared_ptr<Buffer> Session::knownBuffer(uint64_t exporter, uint64_t handle)
@@ -461,7 +551,10 @@ Result<std::shared_ptr<Buffer>> Session::findByFd(const Source &source)
 	std::string asked;
 	for (const auto &exporter : exporters) {
 		asked += (asked.empty() ? "" : ", ") + exporter->name();
-		const Result<peerbuf_buffer_desc> desc = exporter->get(request);
+		const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
+		Result<peerbuf_buffer_desc> desc = exporter->get(request);
+		while (!desc && desc.error().sysErrno == EAGAIN && waitForProgress(deadline))
+			desc = exporter->get(request);
 		if (desc)
 			return adopt(exporter, *desc);
 		if (desc.error().sysErrno != ENOENT && desc.error().sysErrno != EINVAL)
@@ -526,6 +619,65 @@ Error Session::noPlan(const Registration &reg, const Answer &answer, const Impor
 	return error;
 }
 
+/** Make progress, or wait for something to do it about. @return false: the time is over. */
+bool Session::waitForProgress(uint64_t deadline)
+{
+	constexpr int POLL_MS = 1;
+	const Result<int> done = progress();
+	if (!done || sys().nowNs() >= deadline)
+		return false;
+	epoll_event ready = {};
+	if (!*done)
+		sys().epollWait(epoll_.borrow().get(), &ready, 1, POLL_MS);
+	return true;
+}
+
+/**
+ * One attachment. An exporter in the middle of a move answers -EAGAIN; the move may be waiting for
+ * a ticket of this very process, so all is undone, progress made, and the attachment begun anew.
+ */
+Result<std::shared_ptr<Attachment>> Session::attach(const Registration &reg, size_t index,
+						    const Plan &plan,
+						    const peerbuf_exporter_offer &offer,
+						    uint64_t iova, const Policy &policy)
+{
+	const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
+	for (;;) {
+		AttachmentSetup setup;
+		setup.id = newId(Kind::Registration); // never handed out; one id space will do
+		setup.reg = reg.id;
+		setup.index = static_cast<uint32_t>(index);
+		setup.buffer = reg.buffer;
+		setup.importer = reg.members[index].importer;
+		setup.plan = plan;
+		setup.range = reg.range;
+		setup.iova = iova;
+		setup.granularity = offer.granularity;
+		setup.tenant = policy.tenant;
+		setup.holder = text("registration ", idText(reg.id), " of ", reg.buffer->name());
+		setup.device = offer.device;
+		setup.dedicated = policy.dedicated;
+		setup.hostPlacementOk =
+			policy.hostPlacementOk || offer.placements == PEERBUF_PLACEMENT_HOST;
+		auto attachment = std::make_shared<Attachment>(std::move(setup), ledger_);
+		{
+			MutexLock lock(tablesMutex_);
+			attachments_[attachment->id()] = attachment;
+		}
+		const Result<void> built = attachment->build();
+		if (built)
+			return attachment;
+		for (const Ticket &ticket : tickets_.forget(attachment->id()))
+			finishOperation(ticket.operation, 0);
+		{
+			MutexLock lock(tablesMutex_);
+			attachments_.erase(attachment->id());
+		}
+		if (built.error().sysErrno != EAGAIN || !waitForProgress(deadline))
+			return fail(built.error());
+	}
+}
+
 Result<void> Session::buildMembers(Registration &reg, const std::vector<Answer> &answers,
 				   const peerbuf_exporter_offer &offer, uint64_t iova,
 				   const Policy &policy)
@@ -552,40 +704,15 @@ Result<void> Session::buildMembers(Registration &reg, const std::vector<Answer> 
 			built.error().code = PEERBUF_ERR_UNSUPPORTED_DRIVER;
 			built.error().sysErrno = EOPNOTSUPP;
 		} else {
-			AttachmentSetup setup;
-			setup.id =
-				newId(Kind::Registration); // never handed out; one id space will do
-			setup.reg = reg.id;
-			setup.index = static_cast<uint32_t>(i);
-			setup.buffer = reg.buffer;
-			setup.importer = member.importer;
-			setup.plan = *answers[i].plan;
-			setup.range = reg.range;
-			setup.iova = iova;
-			setup.granularity = offer.granularity;
-			setup.tenant = policy.tenant;
-			setup.holder =
-				text("registration ", idText(reg.id), " of ", reg.buffer->name());
-			setup.device = offer.device;
-			setup.dedicated = policy.dedicated;
-			setup.hostPlacementOk = policy.hostPlacementOk ||
-						offer.placements == PEERBUF_PLACEMENT_HOST;
-			auto attachment = std::make_shared<Attachment>(std::move(setup), ledger_);
-			{
-				MutexLock lock(tablesMutex_);
-				attachments_[attachment->id()] = attachment;
-			}
-			built = attachment->build();
-			if (built) {
-				member.attachment = std::move(attachment);
+			Result<std::shared_ptr<Attachment>> made =
+				attach(reg, i, *answers[i].plan, offer, iova, policy);
+			if (made) {
+				member.attachment = std::move(*made);
 				member.plan = member.attachment->plan();
 				any = true;
 				continue;
 			}
-			for (const Ticket &ticket : tickets_.forget(attachment->id()))
-				finishOperation(ticket.operation, 0);
-			MutexLock lock(tablesMutex_);
-			attachments_.erase(attachment->id());
+			built = fail(made.error());
 		}
 		member.error = built.error();
 		if (!failed)
@@ -800,8 +927,17 @@ int Session::invalidateBuffer(Buffer &buffer, const peerbuf_invalidate &inv, boo
 	const Range range{inv.offset, inv.length};
 	{
 		ReservationLock lock(buffer.reservation);
-		if (inv.reason == PEERBUF_REASON_REVOKE)
+		if (inv.reason == PEERBUF_REASON_REVOKE) {
 			buffer.revokes++;
+			buffer.revoked = true;
+			buffer.moving.clear(); // no resume will follow
+		} else {
+			buffer.moving.add(range);
+			if (buffer.cpuUsers) {
+				tickets_.hold(*operation);
+				buffer.awaitCpu.push_back(operation);
+			}
+		}
 		// Nothing may attach or detach meanwhile: that needs the reservation (rules 16,
 		// 47).
 		for (Attachment *attachment : buffer.attachments)
@@ -826,11 +962,15 @@ void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &i
 {
 	attachment.reservation().assertHeld();
 	const auto reason = static_cast<peerbuf_reason>(inv.reason);
+	if (attachment.rekeys()) {
+		tellRekeyed(attachment, inv, operation);
+		return;
+	}
 	if (reason == PEERBUF_REASON_MOVE && attachment.plan().flow != PEERBUF_FLOW_MOVABLE) {
 		log_.warn("core", attachment.buffer().name(), ": its exporter wants to move it; ",
 			  attachment.importer().name(), " holds it ",
 			  flowName(attachment.plan().flow));
-		tickets_.answered(tickets_.issue(Ticket{operation, 0, reason, {}}));
+		tickets_.hold(*operation);
 		tickets_.finish(*operation, -EBUSY);
 		return;
 	}
@@ -840,8 +980,9 @@ void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &i
 	const Range range{say->offset, say->length};
 	eventFor(attachment,
 		 reason == PEERBUF_REASON_REVOKE ? PEERBUF_EVENT_REVOKED : PEERBUF_EVENT_SUSPENDED,
-		 range, inv.generation);
-	say->ticket = tickets_.issue(Ticket{operation, attachment.id(), reason, range});
+		 range, inv.generation, inv.expected_ns);
+	const uint64_t stop = attachment.stops();
+	say->ticket = tickets_.issue(Ticket{operation, attachment.id(), reason, range, stop});
 	const int rc = attachment.importer().invalidate(*say);
 	if (rc == -EINPROGRESS)
 		return;
@@ -850,9 +991,119 @@ void Session::tellAttachment(Attachment &attachment, const peerbuf_invalidate &i
 		if (attachment.quarantine())
 			eventFor(attachment, PEERBUF_EVENT_REVOKED, range, inv.generation);
 	} else {
-		attachment.letGo(reason, range);
+		attachment.letGo(reason, range, stop);
 	}
 	tickets_.finish(*operation, rc);
+}
+
+/** Its region has to end: for a move when the application is ready, for a revoke in progress. */
+void Session::tellRekeyed(Attachment &attachment, const peerbuf_invalidate &inv,
+			  const std::shared_ptr<Operation> &operation)
+{
+	attachment.reservation().assertHeld();
+	const auto reason = static_cast<peerbuf_reason>(inv.reason);
+	const std::optional<peerbuf_importer_invalidate> say = attachment.prepare(inv);
+	if (!say)
+		return;
+	const Range range{say->offset, say->length};
+	const uint64_t stop = attachment.stops();
+	const uint64_t ticket =
+		tickets_.issue(Ticket{operation, attachment.id(), reason, range, stop});
+	if (!attachment.awaitEnd(ticket)) { // between two regions: nothing to let go of
+		tickets_.answered(ticket);
+		attachment.letGo(reason, range, stop);
+		tickets_.finish(*operation, 0);
+		if (reason == PEERBUF_REASON_MOVE)
+			return; // the application was told and waits for new keys as it is
+	} else if (reason == PEERBUF_REASON_REVOKE) {
+		MutexLock lock(queueMutex_);
+		ending_.push_back(attachment.id());
+		wake(work_);
+	}
+	eventFor(attachment,
+		 reason == PEERBUF_REASON_REVOKE ? PEERBUF_EVENT_REVOKED : PEERBUF_EVENT_SUSPENDED,
+		 range, inv.generation, inv.expected_ns);
+}
+
+Result<void> Session::rekeyReady(uint64_t id)
+{
+	std::shared_ptr<Registration> reg;
+	{
+		MutexLock lock(tablesMutex_);
+		Result<std::shared_ptr<Registration>> found =
+			lookUp(registrations_, id, Kind::Registration);
+		if (!found)
+			return fail(found.error());
+		reg = std::move(*found);
+	}
+	bool any = false;
+	for (const Member &member : reg->members) {
+		const std::shared_ptr<Attachment> &attachment = member.attachment;
+		if (!attachment)
+			continue;
+		{
+			ReservationLock lock(attachment->reservation());
+			if (!attachment->awaited())
+				continue;
+		}
+		any = true;
+		endRegion(*attachment);
+	}
+	if (any)
+		return {};
+	return fail(PEERBUF_ERR_INVALID_ARGUMENT, EINVAL, "registration ", idText(id),
+		    ": rekey_ready, but no move of it waits for that");
+}
+
+void Session::endRegion(Attachment &attachment)
+{
+	attachment.endRegion();
+	ReservationLock lock(attachment.reservation());
+	for (const uint64_t ticket : attachment.takeAwaiting())
+		hostTicketDone(ticket);
+	// A move that was aborted meanwhile will not resume it again.
+	if (const std::optional<peerbuf_event_type> type = renew(attachment))
+		eventFor(attachment, *type, attachment.setup().range, attachment.generation());
+}
+
+/** A region with new keys, where the old one has ended and its memory is back. */
+std::optional<peerbuf_event_type> Session::renew(Attachment &attachment)
+{
+	attachment.reservation().assertHeld();
+	const Result<bool> renewed = attachment.renewRegion();
+	if (renewed)
+		return *renewed ? std::optional(PEERBUF_EVENT_REKEYED) : std::nullopt;
+	if (renewed.error().sysErrno == EAGAIN)
+		return std::nullopt; // moving again already; that move's resume comes here
+	log_.warn("core", "rekey: ", renewed.error().what);
+	peerbuf_invalidate gone = {};
+	gone.struct_size = sizeof(gone);
+	gone.reason = PEERBUF_REASON_REVOKE;
+	if (attachment.prepare(gone))
+		attachment.letGo(PEERBUF_REASON_REVOKE, attachment.setup().range,
+				 attachment.stops());
+	return PEERBUF_EVENT_REVOKED;
+}
+
+/** Regions under Rekey whose memory was revoked. */
+int Session::endRegions()
+{
+	int ended = 0;
+	for (;;) {
+		uint64_t id = 0;
+		{
+			MutexLock lock(queueMutex_);
+			if (ending_.empty())
+				return ended;
+			id = ending_.front();
+			ending_.pop_front();
+		}
+		const std::shared_ptr<Attachment> attachment = knownAttachment(id);
+		if (!attachment)
+			continue;
+		endRegion(*attachment);
+		ended++;
+	}
 }
 
 void Session::finishOperation(const std::shared_ptr<Operation> &operation, int status)
@@ -877,16 +1128,36 @@ try {
 	ReservationLock lock(buffer->reservation);
 	if (res.generation > buffer->generation)
 		buffer->generation = res.generation;
+	buffer->moving.remove(range);
 	for (Attachment *attachment : buffer->attachments) {
-		if (!attachment->overlaps(range))
-			continue;
-		attachment->reservation().assertHeld();
-		attachment->resume(res);
-		eventFor(*attachment, PEERBUF_EVENT_RESUMED, range, res.generation);
+		if (attachment->overlaps(range))
+			resumeAttachment(*attachment, res);
 	}
 	return 0;
 } catch (...) {
 	return -ENOMEM;
+}
+
+void Session::resumeAttachment(Attachment &attachment, const peerbuf_resume &res)
+{
+	attachment.reservation().assertHeld();
+	const Range range{res.offset, res.length};
+	if (attachment.revoked())
+		return; // reported as such, and nothing brings it back
+	attachment.resume(res);
+	if (!attachment.rekeys()) {
+		eventFor(attachment, PEERBUF_EVENT_RESUMED, range, res.generation);
+		return;
+	}
+	if (attachment.suspended())
+		return; // another part of it is still away
+	// The move is over for these tickets, whether the application came to answer or not.
+	for (const uint64_t ticket : attachment.takeAwaiting())
+		hostTicketDone(ticket);
+	if (const std::optional<peerbuf_event_type> type = renew(attachment))
+		eventFor(attachment, *type, range, res.generation);
+	else if (attachment.hasRegion())
+		eventFor(attachment, PEERBUF_EVENT_RESUMED, range, res.generation);
 }
 
 int Session::hostMap(uint64_t id, const Range &range,
@@ -963,6 +1234,7 @@ Result<int> Session::progress()
 			done += deviceProgress(id);
 	}
 	// What devices did above may have settled more; one call leaves nothing that is due.
+	done += endRegions();
 	done += settleTickets();
 	done += settleOperations();
 	return done;
@@ -1028,7 +1300,7 @@ int Session::settleTickets()
 			    knownAttachment(ticket->attachment)) {
 			ReservationLock lock(attachment->reservation());
 			if (attachment->linked())
-				attachment->letGo(ticket->reason, ticket->range);
+				attachment->letGo(ticket->reason, ticket->range, ticket->stop);
 		}
 		finishOperation(ticket->operation, 0);
 		settled++;
@@ -1056,7 +1328,7 @@ int Session::settleOperations()
 }
 
 void Session::eventFor(const Attachment &attachment, peerbuf_event_type type, const Range &range,
-		       uint64_t generation)
+		       uint64_t generation, uint64_t expectedNs)
 {
 	peerbuf_event event = {};
 	event.struct_size = sizeof(event);
@@ -1067,6 +1339,7 @@ void Session::eventFor(const Attachment &attachment, peerbuf_event_type type, co
 	event.offset = range.offset;
 	event.length = range.length;
 	event.generation = generation;
+	event.expected_ns = expectedNs;
 	pushEvent(event);
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,9 @@ public:
 	Result<uint64_t> alloc(uint64_t exporter, uint64_t size);
 	Result<void> free(uint64_t buffer);
 	Result<std::shared_ptr<Buffer>> buffer(uint64_t id);
+	/** The application's own CPU access: makes progress until no move is under way. */
+	Result<void> cpuBegin(uint64_t buffer, uint64_t timeoutNs);
+	Result<void> cpuEnd(uint64_t buffer);
 
 	/* registrations */
 	struct Member {
@@ -95,6 +99,8 @@ public:
 					const std::vector<uint64_t> &importers, uint32_t access,
 					const Policy &policy);
 	Result<void> deregister(uint64_t reg);
+	/** Rekey: the application has let go of the old keys. */
+	Result<void> rekeyReady(uint64_t reg);
 	Result<std::shared_ptr<const Registration>> registration(uint64_t id);
 	/** The answer a registration would start from; nothing is touched. */
 	Result<Answer> negotiateOnly(uint64_t exporter, uint64_t importer, uint32_t access,
@@ -141,10 +147,16 @@ private:
 				      const peerbuf_buffer_desc &desc);
 	std::shared_ptr<Buffer> knownBuffer(uint64_t exporter, uint64_t handle);
 	void dropBuffer(std::shared_ptr<Buffer> buffer);
+	void endCpuAccess(Buffer &buffer);
 	std::shared_ptr<Attachment> knownAttachment(uint64_t id);
 	Result<void> buildMembers(Registration &reg, const std::vector<Answer> &answers,
 				  const peerbuf_exporter_offer &offer, uint64_t iova,
 				  const Policy &policy);
+	Result<std::shared_ptr<Attachment>> attach(const Registration &reg, size_t index,
+						   const Plan &plan,
+						   const peerbuf_exporter_offer &offer,
+						   uint64_t iova, const Policy &policy);
+	bool waitForProgress(uint64_t deadline);
 	Error noPlan(const Registration &reg, const Answer &answer, const Importer &importer) const;
 	void endAttachment(const std::shared_ptr<Attachment> &attachment);
 	void endRegistration(Registration &reg);
@@ -155,6 +167,12 @@ private:
 	int invalidateBuffer(Buffer &buffer, const peerbuf_invalidate &inv, bool tellExporter);
 	void tellAttachment(Attachment &attachment, const peerbuf_invalidate &inv,
 			    const std::shared_ptr<Operation> &operation);
+	void tellRekeyed(Attachment &attachment, const peerbuf_invalidate &inv,
+			 const std::shared_ptr<Operation> &operation);
+	void resumeAttachment(Attachment &attachment, const peerbuf_resume &res);
+	void endRegion(Attachment &attachment);
+	std::optional<peerbuf_event_type> renew(Attachment &attachment);
+	int endRegions();
 	void finishOperation(const std::shared_ptr<Operation> &operation, int status);
 	int settleTickets();
 	int settleOperations();
@@ -162,7 +180,7 @@ private:
 	void exporterGone(const std::shared_ptr<Exporter> &exporter);
 	void pushEvent(const peerbuf_event &event);
 	void eventFor(const Attachment &attachment, peerbuf_event_type type, const Range &range,
-		      uint64_t generation);
+		      uint64_t generation, uint64_t expectedNs = 0);
 
 	const Options options_;
 	const Log log_;
@@ -189,6 +207,7 @@ private:
 	Mutex queueMutex_;
 	std::deque<peerbuf_event> events_ GUARDED_BY(queueMutex_);
 	std::deque<std::shared_ptr<Operation>> finished_ GUARDED_BY(queueMutex_);
+	std::deque<uint64_t> ending_ GUARDED_BY(queueMutex_); /* attachments whose region ends */
 };
 
 } // namespace peerbuf

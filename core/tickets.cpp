@@ -6,6 +6,12 @@
 namespace peerbuf
 {
 
+void Tickets::hold(Operation &operation)
+{
+	MutexLock lock(mutex_);
+	operation.pending++;
+}
+
 uint64_t Tickets::issue(Ticket ticket)
 {
 	MutexLock lock(mutex_);

@@ -36,6 +36,7 @@ struct Ticket {
 	uint64_t attachment = 0;
 	peerbuf_reason reason = PEERBUF_REASON_MOVE;
 	Range range;
+	uint64_t stop = 0; /* number of the attachment's Invalidate */
 };
 
 /**
@@ -45,6 +46,8 @@ struct Ticket {
 class Tickets
 {
 public:
+	/** The operation waits for one more finish(), without a ticket. */
+	void hold(Operation &operation);
 	/** A new ticket; its operation waits for it. @return the id. */
 	uint64_t issue(Ticket ticket);
 

@@ -18,6 +18,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "pages.h"
+
 extern char **environ;
 
 namespace peerbuf::emulated
@@ -179,14 +181,12 @@ int Client::greet(const Settings &wanted, const std::vector<std::string> &given,
 				  text(where, " sent a descriptor that is not its memory of ",
 				       total, " bytes"),
 				  PEERBUF_ERR_PROTOCOL);
-	void *memory = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-			      hbm_.get(), 0);
-	if (memory == MAP_FAILED)
+	memory_ = mapWhole(hbm_.get(), total);
+	if (!memory_)
 		return host_.fail(
 			errno,
 			text("mapping the ", total, " bytes of ", device_, ": ", errnoText(errno)),
 			PEERBUF_ERR_SYSTEM);
-	memory_ = static_cast<uint8_t *>(memory);
 	return 0;
 }
 
@@ -344,6 +344,12 @@ int Client::tooShort(const char *what, uint32_t has, size_t needs)
 			  PEERBUF_ERR_INVALID_ARGUMENT);
 }
 
+int Client::noBuffer(uint64_t id)
+{
+	return host_.fail(connection_->gone() ? ENODEV : ENOENT,
+			  text("no buffer ", id, " of ", device_), PEERBUF_ERR_NOT_FOUND);
+}
+
 /** A breach of the contract by whoever called. Once the device is gone, everything is excused. */
 void Client::violation(const std::string &what)
 {
@@ -443,7 +449,7 @@ int Client::learnPlace(const BufferPtr &buffer, const Message &first)
 				  : 0;
 		}
 		if (body.first != runs.size() || body.count > runsPerMessage ||
-		    body.total > Frames::maxRuns || body.first + body.count > body.total)
+		    body.total > 2 * Frames::maxRuns || body.first + body.count > body.total)
 			return host_.fail(EPROTO, text(name(*buffer), ": a nonsensical layout"),
 					  PEERBUF_ERR_PROTOCOL);
 		runs.insert(runs.end(), body.runs, body.runs + body.count);
@@ -767,6 +773,8 @@ int Client::attach(uint64_t id, const peerbuf_attach_request *request,
 	body.variant = request->variant;
 	body.access = request->access;
 	body.handleKind = request->handle_kind;
+	body.placements = request->placements;
+	body.invalidateScope = request->invalidate_scope;
 	plugin::copyName(body.importer, importer);
 	Message reply;
 	const auto attachment = std::make_shared<Attachment>();
@@ -1102,8 +1110,10 @@ int Client::handleEvent(const Message &event)
 		}
 		return 1;
 	}
+	if (static_cast<Op>(event.op) == Op::Moved)
+		return buffer ? moved(buffer, event.body.moved) : 1;
 	if (buffer) {
-		invalidate(buffer, notice.cookie, notice.generation, true);
+		invalidate(buffer, notice, true);
 		return 1;
 	}
 	/* Gone from here, or not here yet: whoever adopts it asks for its place first. */
@@ -1115,21 +1125,26 @@ int Client::handleEvent(const Message &event)
 }
 
 /** Tell the host. No lock of ours is held, since it takes the reservation. */
-void Client::invalidate(const BufferPtr &buffer, uint64_t cookie, uint64_t generation,
-			bool acknowledge)
+void Client::invalidate(const BufferPtr &buffer, const NoticeBody &notice, bool acknowledge)
 {
+	const uint64_t cookie = notice.cookie;
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		Pending &pending = pending_[cookie];
 		pending.buffer = buffer;
 		pending.acknowledge = acknowledge;
+		pending.reason = notice.reason;
+		pending.offset = notice.offset;
+		pending.length = notice.length;
 	}
 	peerbuf_invalidate inv = {};
 	inv.struct_size = sizeof(inv);
-	inv.reason = PEERBUF_REASON_REVOKE;
-	inv.length = buffer->size;
-	inv.generation = generation;
+	inv.reason = notice.reason;
+	inv.offset = notice.offset;
+	inv.length = notice.length;
+	inv.generation = notice.generation;
 	inv.cookie = cookie;
+	inv.expected_ns = notice.expectedNs;
 	const int rc = host()->invalidate(host(), buffer->id, &inv);
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -1142,6 +1157,80 @@ void Client::invalidate(const BufferPtr &buffer, uint64_t cookie, uint64_t gener
 			pending.status = rc == -ENOENT ? 0 : rc;
 	}
 	finish(cookie);
+}
+
+/** A revoke that this process has to say by itself; the device waits for no answer. */
+void Client::revokeHere(const BufferPtr &buffer, uint64_t cookie, uint64_t generation)
+{
+	NoticeBody notice = {};
+	notice.cookie = cookie;
+	notice.length = buffer->size;
+	notice.generation = generation;
+	notice.reason = PEERBUF_REASON_REVOKE;
+	invalidate(buffer, notice, false);
+}
+
+/** A slice may be used again: put its new place under the window, then let importers go on. */
+int Client::moved(const BufferPtr &buffer, const MovedBody &body)
+{
+	if (!inside(body.sliceOffset, body.sliceLength, buffer->size) || body.count > movedRuns) {
+		host_.debug(text(name(*buffer), ": a nonsensical notice of a move"));
+		return 1;
+	}
+	bool lost = false;
+	{
+		std::lock_guard<std::mutex> lock(buffer->mutex);
+		/* A newer layout that was asked for meanwhile has it already. */
+		if (buffer->placed && !body.aborted && body.generation > buffer->generation) {
+			std::vector<Run> runs = partOf(buffer->runs, 0, body.offset);
+			uint64_t at = body.offset;
+			int rc = injected("client.place");
+			for (uint32_t i = 0; i < body.count && !rc; i++) {
+				const Run &run = body.runs[i];
+				if (!inside(run.offset, run.length, settings_.total()) ||
+				    !inside(at, run.length, buffer->size)) {
+					rc = -EPROTO;
+					break;
+				}
+				rc = buffer->window.placePart(hbm_.get(), at, run);
+				append(&runs, run);
+				at += run.length;
+			}
+			for (const Run &run : partOf(buffer->runs, at, buffer->size - at))
+				append(&runs, run);
+			buffer->runs = std::move(runs);
+			if (body.last)
+				buffer->generation = body.generation;
+			if (rc) {
+				host_.warn(text(name(*buffer), ": its new place was not mapped: ",
+						errnoText(-rc)));
+				buffer->placed = false;
+				buffer->runs.clear();
+				(void)buffer->window.blank();
+				lost = true;
+			}
+		}
+	}
+	if (lost) {
+		/* An error for who uses it from here; resumed, they would use blank memory. */
+		uint64_t cookie = 0;
+		{
+			std::lock_guard<std::mutex> lock(mutex_);
+			cookie = ++lossCookies_;
+		}
+		revokeHere(buffer, cookie, body.generation);
+		return 1;
+	}
+	if (!body.last)
+		return 1;
+	peerbuf_resume res = {};
+	res.struct_size = sizeof(res);
+	res.aborted = body.aborted;
+	res.offset = body.sliceOffset;
+	res.length = body.sliceLength;
+	res.generation = body.generation;
+	(void)host()->resume(host(), buffer->id, &res);
+	return 1;
 }
 
 void Client::invalidateDone(uint64_t buffer, uint64_t cookie, int status)
@@ -1178,7 +1267,7 @@ void Client::finish(uint64_t cookie)
 	if (!pending.acknowledge)
 		return;
 	int status = std::min(pending.status, 0);
-	{
+	if (pending.reason == PEERBUF_REASON_REVOKE) {
 		/* From the acknowledgement on these frames may be another's. */
 		std::lock_guard<std::mutex> lock(pending.buffer->mutex);
 		pending.buffer->placed = false;
@@ -1191,6 +1280,12 @@ void Client::finish(uint64_t cookie)
 	ack.body.notice.cookie = cookie;
 	ack.body.notice.status = status;
 	(void)connection_->say(ack);
+	if (pending.reason != PEERBUF_REASON_MOVE || status)
+		return;
+	/* While the device copies, what the window has to forget of the old place. */
+	std::lock_guard<std::mutex> lock(pending.buffer->mutex);
+	if (pending.buffer->placed)
+		pending.buffer->window.forget(pending.offset, pending.length);
 }
 
 /** The device is gone: all that is attached is revoked. @return how many the host was told of. */
@@ -1216,7 +1311,7 @@ int Client::handleLoss()
 			std::lock_guard<std::mutex> lock(buffer->mutex);
 			generation = buffer->generation;
 		}
-		invalidate(buffer, cookies[i++], generation, false);
+		revokeHere(buffer, cookies[i++], generation);
 	}
 	return static_cast<int>(attached.size());
 }
@@ -1227,8 +1322,7 @@ int Client::bulk(Op op, uint64_t id, uint64_t offset, uint8_t *data, uint64_t le
 {
 	const BufferPtr buffer = findBuffer(id);
 	if (!buffer)
-		return host_.fail(connection_->gone() ? ENODEV : ENOENT,
-				  text("no buffer ", id, " of ", device_), PEERBUF_ERR_NOT_FOUND);
+		return noBuffer(id);
 	if (!inside(offset, length, buffer->size))
 		return host_.fail(EINVAL,
 				  text(length, " bytes at ", offset, " of ", name(*buffer),
@@ -1273,8 +1367,7 @@ int Client::deviceWrite(uint64_t buffer, uint64_t offset, const void *data, uint
 int Client::revoke(uint64_t id)
 {
 	if (!findBuffer(id))
-		return host_.fail(connection_->gone() ? ENODEV : ENOENT,
-				  text("no buffer ", id, " of ", device_), PEERBUF_ERR_NOT_FOUND);
+		return noBuffer(id);
 	Message request = makeMessage(Kind::Request, Op::Revoke);
 	request.body.range.object = id;
 	Message reply;
@@ -1285,8 +1378,7 @@ int Client::restore(uint64_t id)
 {
 	const BufferPtr buffer = findBuffer(id);
 	if (!buffer)
-		return host_.fail(connection_->gone() ? ENODEV : ENOENT,
-				  text("no buffer ", id, " of ", device_), PEERBUF_ERR_NOT_FOUND);
+		return noBuffer(id);
 	Message request = makeMessage(Kind::Request, Op::Restore);
 	request.body.range.object = id;
 	Message reply;
@@ -1294,6 +1386,72 @@ int Client::restore(uint64_t id)
 		return rc;
 	std::lock_guard<std::mutex> lock(buffer->mutex);
 	return syncPlace(buffer, 0);
+}
+
+int Client::move(uint64_t id, const peerbuf_move_request *request)
+{
+	if (request->struct_size < sizeof(*request))
+		return tooShort("move", request->struct_size, sizeof(*request));
+	if (!findBuffer(id))
+		return noBuffer(id);
+	Message ask = makeMessage(Kind::Request, Op::Move);
+	ask.body.move.buffer = id;
+	ask.body.move.request = *request;
+	Message reply;
+	return call(&ask, &reply);
+}
+
+int Client::moveStatus(uint64_t id, peerbuf_move_status *ret_status)
+{
+	if (ret_status->struct_size < sizeof(*ret_status))
+		return tooShort("move_status", ret_status->struct_size, sizeof(*ret_status));
+	if (!findBuffer(id))
+		return noBuffer(id);
+	Message ask = makeMessage(Kind::Request, Op::MoveStatus);
+	ask.body.range.object = id;
+	Message reply;
+	if (const int rc = call(&ask, &reply))
+		return rc;
+	give(reply.body.moveStatus, ret_status);
+	return 0;
+}
+
+int Client::pool(uint32_t placement, uint32_t state)
+{
+	Message ask = makeMessage(Kind::Request, Op::Pool);
+	ask.body.pool.placement = placement;
+	ask.body.pool.state = state;
+	Message reply;
+	return call(&ask, &reply);
+}
+
+int Client::setLimits(const char *tenant, const peerbuf_tenant_limits *limits)
+{
+	if (limits->struct_size < sizeof(*limits))
+		return tooShort("set_limits", limits->struct_size, sizeof(*limits));
+	if (!tenant || !*tenant || strlen(tenant) >= PEERBUF_NAME_LEN)
+		return host_.fail(EINVAL,
+				  text("set_limits: a tenant's name has 1 to ",
+				       PEERBUF_NAME_LEN - 1, " bytes"),
+				  PEERBUF_ERR_INVALID_ARGUMENT);
+	Message ask = makeMessage(Kind::Request, Op::SetLimits);
+	plugin::copyName(ask.body.tenant.name, tenant);
+	ask.body.tenant.limits = *limits;
+	Message reply;
+	return call(&ask, &reply);
+}
+
+int Client::tenantStatus(const char *tenant, peerbuf_tenant_status *ret_status)
+{
+	if (ret_status->struct_size < sizeof(*ret_status))
+		return tooShort("tenant_status", ret_status->struct_size, sizeof(*ret_status));
+	Message ask = makeMessage(Kind::Request, Op::TenantStatus);
+	plugin::copyName(ask.body.tenant.name, tenant ? tenant : "");
+	Message reply;
+	if (const int rc = call(&ask, &reply))
+		return rc;
+	give(reply.body.tenantStatus, ret_status);
+	return 0;
 }
 
 int Client::remove()

@@ -65,6 +65,11 @@ public:
 	int remove();
 	int fault(const char *step, uint32_t skip, uint32_t count, int err, uint64_t delayNs);
 	int stats(peerbuf_exporter_stats *ret_stats);
+	int move(uint64_t buffer, const peerbuf_move_request *request);
+	int moveStatus(uint64_t buffer, peerbuf_move_status *ret_status);
+	int pool(uint32_t placement, uint32_t state);
+	int setLimits(const char *tenant, const peerbuf_tenant_limits *limits);
+	int tenantStatus(const char *tenant, peerbuf_tenant_status *ret_status);
 
 private:
 	struct Buffer {
@@ -109,6 +114,9 @@ private:
 		bool waiting = false;  /* the host answered -EINPROGRESS */
 		int status = 0;
 		bool acknowledge = false; /* the device waits for it; not once it is gone */
+		uint32_t reason = PEERBUF_REASON_REVOKE;
+		uint64_t offset = 0;
+		uint64_t length = 0;
 	};
 
 	explicit Client(const peerbuf_host *host);
@@ -125,6 +133,7 @@ private:
 	int deviceGone(const std::string &what);
 	int injected(const char *step);
 	int tooShort(const char *what, uint32_t has, size_t needs);
+	int noBuffer(uint64_t id);
 	void violation(const std::string &what);
 
 	BufferPtr findBuffer(uint64_t id);
@@ -139,8 +148,9 @@ private:
 	std::string name(const Buffer &buffer) const;
 
 	int handleEvent(const Message &event);
-	void invalidate(const BufferPtr &buffer, uint64_t cookie, uint64_t generation,
-			bool acknowledge);
+	void invalidate(const BufferPtr &buffer, const NoticeBody &notice, bool acknowledge);
+	void revokeHere(const BufferPtr &buffer, uint64_t cookie, uint64_t generation);
+	int moved(const BufferPtr &buffer, const MovedBody &body);
 	void finish(uint64_t cookie);
 	int handleLoss();
 	int bulk(Op op, uint64_t buffer, uint64_t offset, uint8_t *data, uint64_t length);

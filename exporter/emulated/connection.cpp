@@ -178,7 +178,8 @@ void Connection::accept(const Message &message, std::vector<UniqueFd> fds, bool 
 	}
 	const Op op = static_cast<Op>(message.op);
 	if (message.kind == static_cast<uint16_t>(Kind::Event)) {
-		if ((op != Op::Invalidate && op != Op::Placed) || !fds.empty() || fdLost) {
+		if ((op != Op::Invalidate && op != Op::Placed && op != Op::Moved) || !fds.empty() ||
+		    fdLost) {
 			lose(PEERBUF_ERR_PROTOCOL,
 			     text("the device sent garbage: event ", message.op, " with ",
 				  fds.size(), " descriptors"));

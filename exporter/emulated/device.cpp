@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -14,6 +15,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+
+#include "pages.h"
 
 namespace peerbuf::emulated
 {
@@ -33,16 +36,6 @@ constexpr size_t maxRepliesQueued = 64;
 /* Events a client may leave unread: far more than it has buffers. Then it is cut off. */
 constexpr size_t maxQueued = 65536;
 
-/** A name that a client sent: terminated by us, printable. */
-std::string sentName(const char *name, size_t room)
-{
-	std::string out(name, strnlen(name, room));
-	for (char &c : out)
-		if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-			c = '?';
-	return out;
-}
-
 /** Requests whose fault can be an error; the others can only be slow. */
 bool canFail(Op op)
 {
@@ -59,6 +52,9 @@ bool canFail(Op op)
 	case Op::Write:
 	case Op::Revoke:
 	case Op::Restore:
+	case Op::Move:
+	case Op::Pool:
+	case Op::SetLimits:
 		return true;
 	default:
 		return false;
@@ -66,7 +62,8 @@ bool canFail(Op op)
 }
 
 /* Steps inside requests. */
-constexpr const char *innerSteps[] = {"device.frames", "device.clear", "device.identity"};
+constexpr const char *innerSteps[] = {"device.frames", "device.clear", "device.identity",
+				      "device.populate", "device.copy"};
 
 bool knownStep(const std::string &step, int err)
 {
@@ -91,9 +88,12 @@ Device::Device(Options options, uint64_t id)
     : options_(std::move(options)),
       settings_(options_.settings),
       id_(id),
-      deviceFrames_(0, settings_.hbm, settings_.granularity, settings_.seed),
-      hostFrames_(settings_.hbm, settings_.host, settings_.granularity, ~settings_.seed),
+      deviceFrames_(0, settings_.hbm, settings_.granularity, settings_.seed,
+		    settings_.contiguous != 0),
+      hostFrames_(settings_.hbm, settings_.host, settings_.granularity, ~settings_.seed,
+		  settings_.contiguous != 0),
       lastId_(firstId),
+      pools_{settings_.pool, settings_.pool},
       faultRandom_(settings_.seed)
 {
 	char name[PEERBUF_NAME_LEN];
@@ -135,13 +135,26 @@ bool Device::open(std::string *ret_why)
 		return false;
 	}
 	hbm_.reset(fd);
-	void *memory = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-			      hbm_.get(), 0);
-	if (memory == MAP_FAILED) {
+	memory_ = mapWhole(hbm_.get(), total);
+	if (!memory_) {
 		*ret_why = text("mapping of ", total, " bytes: ", errnoText(errno));
 		return false;
 	}
-	memory_ = static_cast<uint8_t *>(memory);
+	used_.resize(total / settings_.granularity);
+	hugeOnes_.resize(total / hugePage);
+	const bool wanted = settings_.hugePages == HugePages::Require ||
+			    (settings_.hugePages == HugePages::Auto && settings_.contiguous);
+	std::string why;
+	if (wanted && !tryHugePages(&why)) {
+		chat(text("no huge pages: ", why));
+		if (settings_.hugePages == HugePages::Require) {
+			refusal_ = text("huge_pages=require: ", why);
+			if (options_.clientFd < 0) { /* else the client is told */
+				*ret_why = refusal_;
+				return false;
+			}
+		}
+	}
 
 	epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
 	deaths_.reset(::epoll_create1(EPOLL_CLOEXEC));
@@ -170,6 +183,64 @@ bool Device::open(std::string *ret_why)
 		addClient(UniqueFd(options_.clientFd));
 	else if (!listen(ret_why))
 		return false;
+	return true;
+}
+
+/** Nothing tells whether there are any but to take one. */
+bool Device::tryHugePages(std::string *ret_why)
+{
+	if (settings_.total() < hugePage) {
+		*ret_why = text("the memory of ", settings_.total(), " bytes is smaller than one");
+		return false;
+	}
+	if (const int rc = fetchPages(memory_, hugePage, true)) {
+		*ret_why = text("memory: ", errnoText(-rc));
+		return false;
+	}
+	huge_ = hugeBytesOf(memory_) >= hugePage;
+	if (!huge_)
+		*ret_why =
+			"the host gave small ones (MADV_COLLAPSE of a memfd needs Linux 6.1, and "
+			"is refused where shmem_enabled says deny)";
+	hugeOnes_[0] = huge_;
+	return huge_;
+}
+
+/** Fetch the pages of @p runs; on huge ones where they are tried for. Adds to @p ret_huge. */
+bool Device::populate(const std::vector<Run> &runs, uint64_t *ret_huge, std::string *ret_why)
+{
+	if (const auto fault = faults_.take("device.populate"); fault && fault->err) {
+		*ret_why = "fault injected at step device.populate";
+		return false;
+	}
+	/* The kernel counts all of the mapping, so what is new is told by the difference. */
+	const auto pagesIn = [](const Run &run, auto &&use) {
+		for (uint64_t n = (run.offset + hugePage - 1) / hugePage;
+		     (n + 1) * hugePage <= run.offset + run.length; n++)
+			use(n);
+	};
+	std::vector<uint64_t> fresh;
+	if (huge_)
+		for (const Run &run : runs)
+			pagesIn(run, [&](uint64_t n) {
+				if (!hugeOnes_[n])
+					fresh.push_back(n);
+			});
+	const bool large = !fresh.empty();
+	const uint64_t before = large ? hugeBytesOf(memory_) : 0;
+	for (const Run &run : runs) {
+		if (const int rc = fetchPages(at(run.offset), run.length, large)) {
+			*ret_why = text("the host has no memory for ", run.length, " bytes at ",
+					plugin::hex(run.offset), ": ", errnoText(-rc));
+			return false;
+		}
+	}
+	if (large && hugeBytesOf(memory_) == before + fresh.size() * hugePage)
+		for (const uint64_t n : fresh)
+			hugeOnes_[n] = true;
+	if (huge_)
+		for (const Run &run : runs)
+			pagesIn(run, [&](uint64_t n) { *ret_huge += hugeOnes_[n] ? hugePage : 0; });
 	return true;
 }
 
@@ -256,7 +327,7 @@ int Device::run()
 	chat(text("ready, ", settings_.hbm, " bytes of HBM"));
 	while (!ending_) {
 		struct epoll_event events[32];
-		const int n = ::epoll_wait(epoll_.get(), events, 32, patience());
+		const int n = wait(events, 32);
 		if (n < 0 && errno != EINTR) {
 			say(text("epoll_wait: ", errnoText(errno)));
 			return 1;
@@ -276,9 +347,10 @@ int Device::run()
 			}
 			sweepClients();
 		}
-		if (n == 0)
+		if (listeningPaused_ && now() >= listenAgain_)
 			pauseListening(false);
 		serveParked();
+		driveMoves();
 		sweepClients();
 		if (options_.clientFd >= 0 && clients_.empty())
 			ending_ = true;
@@ -287,15 +359,41 @@ int Device::run()
 	return 0;
 }
 
-int Device::patience() const
+uint64_t Device::nextDue() const
 {
-	if (listeningPaused_)
-		return 100;
-	if (parked_.empty())
-		return -1;
-	const uint64_t due = parked_.begin()->first;
+	const uint64_t parked = parked_.empty() ? UINT64_MAX : parked_.begin()->first;
+	const uint64_t listening = listeningPaused_ ? listenAgain_ : UINT64_MAX;
+	return std::min({parked, listening, nextMoveDue()});
+}
+
+/**
+ * Until something happens or is due; pauses are shorter than a millisecond. While an importer is
+ * stopped its answer is looked out for awake at first: to sleep and be woken would take longer than
+ * most answers, and be part of the pause.
+ */
+int Device::wait(struct epoll_event *events, int most)
+{
+	constexpr uint64_t awakeNs = 50'000;
+	const uint64_t due = nextDue();
+	const bool stopped = std::any_of(moving_.begin(), moving_.end(), [](const auto &entry) {
+		return entry.second.mover.away(0, UINT64_MAX);
+	});
+	for (const uint64_t until = stopped ? std::min(due, now() + awakeNs) : 0; now() < until;) {
+		if (const int n = ::epoll_wait(epoll_.get(), events, most, 0))
+			return n;
+		::sched_yield(); /* it may need this very CPU to answer */
+	}
+	if (due == UINT64_MAX)
+		return ::epoll_wait(epoll_.get(), events, most, -1);
 	const uint64_t t = now();
-	return due <= t ? 0 : static_cast<int>(std::min<uint64_t>((due - t) / 1000000 + 1, 60000));
+	const uint64_t ns = due <= t ? 0 : due - t;
+	const struct timespec timeout = {static_cast<time_t>(ns / 1000000000),
+					 static_cast<long>(ns % 1000000000)};
+	const int n = ::epoll_pwait2(epoll_.get(), events, most, &timeout, nullptr);
+	if (n >= 0 || errno != ENOSYS)
+		return n;
+	return ::epoll_wait(epoll_.get(), events, most,
+			    static_cast<int>(std::min<uint64_t>((ns + 999999) / 1000000, 60000)));
 }
 
 void Device::serveParked()
@@ -341,6 +439,8 @@ void Device::pauseListening(bool pause)
 {
 	if (!listener_ || pause == listeningPaused_)
 		return;
+	constexpr uint64_t listenAgainNs = 100'000'000;
+	listenAgain_ = now() + listenAgainNs;
 	struct epoll_event event = {};
 	event.events = pause ? 0u : static_cast<uint32_t>(EPOLLIN);
 	event.data.u64 = listenSource;
@@ -517,6 +617,16 @@ Device::Outcome Device::dispatch(Client &client, const Message &request, UniqueF
 		return fault(request, reply);
 	case Op::Stats:
 		return stats(client, reply);
+	case Op::Move:
+		return move(client, request, reply);
+	case Op::MoveStatus:
+		return moveStatus(client, request, reply);
+	case Op::Pool:
+		return pool(request, reply);
+	case Op::SetLimits:
+		return setLimits(request, reply);
+	case Op::TenantStatus:
+		return tenantStatus(request, reply);
 	case Op::Ack:
 		return ack(client, request);
 	default:
@@ -643,9 +753,24 @@ void Device::endClient(Client &client)
 		dropHolds(client, client.holds.begin()->first, client.holds.begin()->second);
 	for (const Id cookie : cookies)
 		acknowledge(cookie, client.id, 0);
+	forgetSlices(client.id);
+	if (const auto tenant = tenants_.find(client.tenant);
+	    client.greeted && tenant != tenants_.end()) {
+		tenant->second.clients--;
+		forgetTenant(client.tenant);
+	}
 }
 
 /* ---- answers ------------------------------------------------------------------------------- */
+
+std::string Device::sentName(const char *name, size_t room)
+{
+	std::string out(name, strnlen(name, room));
+	for (char &c : out)
+		if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+			c = '?';
+	return out;
+}
 
 Device::Outcome Device::failed(Message &reply, int err, uint32_t errc, const std::string &why)
 {
@@ -699,7 +824,15 @@ Device::Outcome Device::hello(Client &client, const Message &request, Message &r
 	if (!copy)
 		return failed(reply, errno, PEERBUF_ERR_FD_EXHAUSTED,
 			      text("the device ", name_, " has no descriptor left"));
-	client.tenant = sentName(request.body.hello.tenant, sizeof(request.body.hello.tenant));
+	if (!refusal_.empty())
+		return failed(reply, EOPNOTSUPP, PEERBUF_ERR_UNSUPPORTED_DRIVER,
+			      text(name_, ": ", refusal_));
+	const std::string tenant =
+		sentName(request.body.hello.tenant, sizeof(request.body.hello.tenant));
+	std::string why;
+	if (!admit(tenant, &why))
+		return failed(reply, ENOMEM, PEERBUF_ERR_QUOTA, text("not admitted: ", why));
+	client.tenant = tenant;
 	client.greeted = true;
 	HelloBody &body = reply.body.hello;
 	plugin::copyName(body.tenant, client.tenant);
@@ -730,9 +863,12 @@ bool Device::reclaimable(const Buffer &buffer) const
 	return buffer.revoked && !buffer.leaving && buffer.mappings == 0;
 }
 
-bool Device::takeFrames(uint32_t placement, uint64_t length, std::vector<Run> *ret_runs,
+/** @param as what the frames are for: bytes of a move overwrite all that is there. */
+bool Device::takeFrames(uint32_t placement, uint64_t length, Frame as, std::vector<Run> *ret_runs,
 			std::string *ret_why)
 {
+	if (!poolOpen(placement, ret_why))
+		return false;
 	const bool host = placement == PEERBUF_PLACEMENT_HOST;
 	Frames &frames = host ? hostFrames_ : deviceFrames_;
 	if (const auto fault = faults_.take("device.frames"); fault && fault->err) {
@@ -743,14 +879,14 @@ bool Device::takeFrames(uint32_t placement, uint64_t length, std::vector<Run> *r
 	bool got = frames.allocate(length, ret_runs, &why);
 	for (auto it = buffers_.begin(); !got && it != buffers_.end(); ++it) {
 		Buffer &buffer = *it->second;
-		if (buffer.placement != placement || buffer.runs.empty() || !reclaimable(buffer))
+		if (!(buffer.placement & placement) || buffer.runs.empty() || !reclaimable(buffer))
 			continue;
 		chat(text("the memory of ", bufferName(buffer), ", revoked, is used again"));
 		giveFrames(buffer.runs);
 		buffer.runs.clear();
 		got = frames.allocate(length, ret_runs, &why);
 	}
-	if (got && !clear(*ret_runs, &why)) {
+	if (got && as == Frame::Zeroed && !clear(*ret_runs, &why)) {
 		giveFrames(*ret_runs);
 		ret_runs->clear();
 		got = false;
@@ -762,29 +898,27 @@ bool Device::takeFrames(uint32_t placement, uint64_t length, std::vector<Run> *r
 
 void Device::giveFrames(const std::vector<Run> &runs)
 {
+	/* The pages stay, as HBM does: fetching them anew took more than a move itself. */
 	for (const Run &run : runs) {
-		/* The host gets the pages back; whether it works changes nothing. */
-		(void)::fallocate(hbm_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				  static_cast<off_t>(run.offset), static_cast<off_t>(run.length));
+		const uint64_t page = settings_.granularity;
+		std::fill_n(used_.begin() + static_cast<ptrdiff_t>(run.offset / page),
+			    run.length / page, true);
 		(run.offset < settings_.hbm ? deviceFrames_ : hostFrames_).release({run});
 	}
 }
 
+/** Nobody sees what another has left there. What was never used is zero already. */
 bool Device::clear(const std::vector<Run> &runs, std::string *ret_why)
 {
 	if (const auto fault = faults_.take("device.clear"); fault && fault->err) {
 		*ret_why = "fault injected at step device.clear";
 		return false;
 	}
-	for (const Run &run : runs) {
-		if (::fallocate(hbm_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				static_cast<off_t>(run.offset),
-				static_cast<off_t>(run.length)) < 0) {
-			*ret_why = text("clearing ", run.length, " bytes at ",
-					plugin::hex(run.offset), ": ", errnoText(errno));
-			return false;
-		}
-	}
+	const uint64_t page = settings_.granularity;
+	for (const Run &run : runs)
+		for (uint64_t at = run.offset; at < run.offset + run.length; at += page)
+			if (used_[at / page])
+				std::memset(memory_ + at, 0, page);
 	return true;
 }
 
@@ -801,13 +935,24 @@ Device::Outcome Device::alloc(Client &client, const Message &request, Message &r
 				   " in its host tier"));
 	auto buffer = std::make_unique<Buffer>();
 	buffer->size = (asked + page - 1) / page * page;
+	const uint64_t has = allocatedBytes(client.tenant);
+	const uint64_t may = limitsOf(client.tenant).bytes;
+	if (has > may || buffer->size > may - has)
+		return failed(reply, ENOMEM, PEERBUF_ERR_QUOTA,
+			      text("allocation on ", name_, ": tenant '", client.tenant, "' needs ",
+				   buffer->size, ", has allocated ", has, ", may allocate ", may,
+				   " bytes"));
 
 	std::string why;
-	for (const uint32_t place : {PEERBUF_PLACEMENT_DEVICE, PEERBUF_PLACEMENT_HOST}) {
+	std::vector<uint32_t> places = {PEERBUF_PLACEMENT_DEVICE, PEERBUF_PLACEMENT_HOST};
+	if (!wanted_.empty()) /* the HBM that gets free is waited for */
+		std::swap(places[0], places[1]);
+	for (const uint32_t place : places) {
 		std::string whyHere;
 		if (!(settings_.placements & place))
 			continue;
-		if (takeFrames(place, buffer->size, &buffer->runs, &whyHere)) {
+		if ((place != PEERBUF_PLACEMENT_HOST || leavesRoomToSwap(buffer->size, &whyHere)) &&
+		    takeFrames(place, buffer->size, Frame::Zeroed, &buffer->runs, &whyHere)) {
 			buffer->placement = place;
 			break;
 		}
@@ -815,7 +960,13 @@ Device::Outcome Device::alloc(Client &client, const Message &request, Message &r
 	}
 	if (!buffer->placement)
 		return failed(reply, ENOMEM, PEERBUF_ERR_NO_MEMORY, why);
+	if (huge_ && !populate(buffer->runs, &buffer->huge, &why)) {
+		giveFrames(buffer->runs);
+		return failed(reply, ENOMEM, PEERBUF_ERR_NO_MEMORY, why);
+	}
 	buffer->id = ++lastId_;
+	buffer->tenant = client.tenant;
+	buffer->lastUse = buffer->arrivedAt = now();
 	buffer->holds[client.id] = 1;
 	client.holds[buffer->id] = 1;
 	chat(text(bufferName(*buffer), ": ", buffer->size, " bytes in ", buffer->runs.size(),
@@ -823,6 +974,33 @@ Device::Outcome Device::alloc(Client &client, const Message &request, Message &r
 	describe(*buffer, 0, reply);
 	buffers_.emplace(buffer->id, std::move(buffer));
 	return Outcome::Answered;
+}
+
+/**
+ * HBM is full, so this goes to the host tier and will have to change places with others. One that
+ * comes back finds room as long as the largest that goes out for it finds room: with what is free
+ * in HBM and yet too little for the one, that makes nearly two of the largest.
+ */
+bool Device::leavesRoomToSwap(uint64_t size, std::string *ret_why) const
+{
+	if (!(settings_.placements & PEERBUF_PLACEMENT_DEVICE) ||
+	    settings_.stability != PEERBUF_STABILITY_MOVES)
+		return true;
+	uint64_t largest = size;
+	uint64_t smallest = size;
+	for (const auto &[id, buffer] : buffers_) {
+		largest = std::max(largest, buffer->size);
+		smallest = std::min(smallest, buffer->size);
+	}
+	const uint64_t kept = smallest == largest ? largest + settings_.hbm % largest
+						  : 2 * largest - settings_.granularity;
+	const uint64_t free = deviceFrames_.available() + hostFrames_.available();
+	if (size <= free && kept <= free - size)
+		return true;
+	*ret_why = text("host tier of ", name_, ": ", size, " bytes needed, ", free,
+			" free there and in HBM, of which ", kept,
+			" are kept so that buffers can change places");
+	return false;
 }
 
 Device::Outcome Device::get(Client &client, const UniqueFd &fd, Message &reply)
@@ -836,6 +1014,12 @@ Device::Outcome Device::get(Client &client, const UniqueFd &fd, Message &reply)
 			reply, ENOENT, PEERBUF_ERR_STALE,
 			text("the descriptor names no buffer of ", name_, ", or one that is gone"));
 	Buffer &buffer = *buffers_.at(it->second);
+	/* Whoever joins now was not told that a part of it is away. */
+	if (const auto moving = moving_.find(buffer.id); moving != moving_.end() &&
+							 !client.holds.count(buffer.id) &&
+							 moving->second.mover.away(0, buffer.size))
+		return failed(reply, EAGAIN, PEERBUF_ERR_BUSY,
+			      text(bufferName(buffer), " is just being moved"));
 	buffer.holds[client.id]++;
 	client.holds[buffer.id]++;
 	describe(buffer, 0, reply);
@@ -881,9 +1065,12 @@ void Device::reap(Id id)
 	}
 	if (buffer.leaving)
 		return;
+	cancelMove(buffer, -ENODEV);
 	giveFrames(buffer.runs);
 	chat(text(bufferName(buffer), " is gone"));
+	const std::string tenant = buffer.tenant;
 	buffers_.erase(it);
+	forgetTenant(tenant);
 }
 
 Device::Outcome Device::layout(Client &client, const Message &request, Message &reply)
@@ -968,6 +1155,19 @@ Device::Outcome Device::attach(Client &client, const Message &request, Message &
 		return failed(reply, EOPNOTSUPP, PEERBUF_ERR_NO_P2P_PATH,
 			      text(who, ": the memory is reached by peer-to-peer only and the "
 					"importer has none"));
+	const bool whole = ask.invalidateScope == PEERBUF_SCOPE_WHOLE;
+	if (moving_.count(buffer->id))
+		return failed(reply, EAGAIN, PEERBUF_ERR_BUSY,
+			      text(who, ": it is just being moved"));
+	/* Such an importer waits for the memory wherever it is; all others need it in reach now. */
+	const bool follows = ask.handleKind == PEERBUF_HANDLE_SEGMENTS &&
+			     (ask.invalidation & PEERBUF_INVALIDATION_REFAULT);
+	uint32_t allowed = ask.placements ? ask.placements : UINT32_MAX;
+	/* It has no way to the device's memory, once there is another place. */
+	if (!ask.allowPeer2peer && (settings_.placements & PEERBUF_PLACEMENT_HOST))
+		allowed = PEERBUF_PLACEMENT_HOST;
+	if (!follows && ask.allowPeer2peer && (buffer->placement & ~allowed))
+		return bringBack(reply, *buffer, text(who, ": "));
 	Id cookie = 0;
 	if (buffer->placement == PEERBUF_PLACEMENT_DEVICE && !ask.allowPeer2peer &&
 	    (settings_.placements & PEERBUF_PLACEMENT_HOST)) {
@@ -981,13 +1181,24 @@ Device::Outcome Device::attach(Client &client, const Message &request, Message &
 	attachment->buffer = buffer->id;
 	attachment->client = client.id;
 	attachment->variant = ask.variant;
+	attachment->handleKind = ask.handleKind;
+	attachment->invalidation = ask.invalidation;
+	attachment->placements = allowed;
+	attachment->peer2peer = ask.allowPeer2peer != 0;
+	attachment->follows = follows;
+	attachment->whole = whole;
+	const uint64_t page = settings_.granularity;
+	if (inside(ask.offset, ask.length, buffer->size))
+		attachment->length = (ask.offset + ask.length + page - 1) / page * page -
+				     ask.offset / page * page;
 	AttachBody &answer = reply.body.attach;
 	answer.buffer = buffer->id;
 	answer.attachment = attachment->id;
 	answer.generation = buffer->generation;
-	answer.placement = buffer->placement;
+	answer.placement = buffer->placement & allowed ? buffer->placement & allowed
+						       : PEERBUF_PLACEMENT_DEVICE;
 	answer.allowPeer2peer =
-		ask.allowPeer2peer && (buffer->placement == PEERBUF_PLACEMENT_DEVICE ||
+		ask.allowPeer2peer && (answer.placement == PEERBUF_PLACEMENT_DEVICE ||
 				       settings_.mutant == Mutant::Peer2peerKept);
 	answer.cookie = cookie;
 	buffer->attachments.insert(attachment->id);
@@ -1012,33 +1223,30 @@ Device::Outcome Device::placeInHost(Client &client, Buffer &buffer, Message &rep
 				   buffer.holds.size(), " clients that rely on its place"));
 	std::vector<Run> runs;
 	std::string why;
-	if (!takeFrames(PEERBUF_PLACEMENT_HOST, buffer.size, &runs, &why))
+	if (!takeFrames(PEERBUF_PLACEMENT_HOST, buffer.size, Frame::Overwritten, &runs, &why))
 		return failed(reply, ENOMEM, PEERBUF_ERR_NO_MEMORY, why);
-	size_t to = 0;
-	uint64_t used = 0; /* of runs[to] */
-	for (const Run &run : buffer.runs) {
-		for (uint64_t done = 0; done < run.length;) {
-			const uint64_t n = std::min(run.length - done, runs[to].length - used);
-			memcpy(at(runs[to].offset + used), at(run.offset + done), n);
-			done += n;
-			used += n;
-			if (used == runs[to].length) {
-				to++;
-				used = 0;
-			}
-		}
-	}
+	copyRuns(buffer.runs, runs);
 	Leaving leaving;
 	leaving.buffer = buffer.id;
 	leaving.waiting.insert(client.id);
 	leaving.runs = std::move(buffer.runs);
 	buffer.runs = std::move(runs);
 	buffer.placement = PEERBUF_PLACEMENT_HOST;
+	buffer.huge = 0;
 	buffer.generation++;
 	buffer.leaving = *ret_cookie = ++lastId_;
 	leavings_.emplace(buffer.leaving, std::move(leaving));
 	moves_++;
 	return Outcome::Answered;
+}
+
+/** What is asked for is out of the asker's reach: have it brought back, and refuse until then. */
+Device::Outcome Device::bringBack(Message &reply, const Buffer &buffer, const std::string &what)
+{
+	std::string why;
+	const int rc = demand(buffer, &why);
+	return failed(reply, -rc, rc == -ENOMEM ? PEERBUF_ERR_NO_MEMORY : PEERBUF_ERR_BUSY,
+		      what + why);
 }
 
 Device::Outcome Device::detach(Client &client, const Message &request)
@@ -1078,6 +1286,28 @@ Device::Outcome Device::pin(Client &client, const Message &request, Message &rep
 	if (attachment->revoked)
 		return failed(reply, ENODEV, PEERBUF_ERR_REVOKED,
 			      text("pin of ", bufferName(buffer), ": it was revoked"));
+	if (moving_.count(buffer.id))
+		return failed(reply, EAGAIN, PEERBUF_ERR_BUSY,
+			      text("pin of ", bufferName(buffer), ": it is just being moved"));
+	std::string why;
+	if (buffer.placement & ~attachment->placements)
+		return bringBack(reply, buffer, "pin of ");
+	/* Pins of memory that never moves, or of another tier, take nothing from anybody. */
+	if (!attachment->pins && settings_.stability == PEERBUF_STABILITY_MOVES &&
+	    buffer.placement == homePlacement()) {
+		const uint64_t has = pinnedBytes(client.tenant);
+		const peerbuf_tenant_limits limits = limitsOf(client.tenant);
+		const std::string what = text("pin of ", bufferName(buffer), ": ");
+		if (has > limits.pinned || attachment->length > limits.pinned - has)
+			return failed(reply, ENOMEM, PEERBUF_ERR_QUOTA,
+				      text(what, "tenant '", client.tenant, "' needs ",
+					   attachment->length, ", has pinned ", has, ", may pin ",
+					   limits.pinned, " bytes of ", name_,
+					   "; holders: ", pinHolders()));
+		if (!promisesFit(client.tenant, has + attachment->length, limits.min_resident,
+				 &why))
+			return failed(reply, ENOMEM, PEERBUF_ERR_QUOTA, text(what, why));
+	}
 	attachment->pins++;
 	reply.body.range.generation = buffer.generation;
 	return Outcome::Answered;
@@ -1132,8 +1362,17 @@ Device::Outcome Device::map(Client &client, const Message &request, Message &rep
 	Mapping mapping = {};
 	mapping.offset = ask.offset / page * page;
 	mapping.length = (ask.offset + ask.length - mapping.offset + page - 1) / page * page;
-	mapping.inWindow = buffer.placement == PEERBUF_PLACEMENT_DEVICE;
 	std::string why;
+	if (const auto moving = moving_.find(buffer.id);
+	    moving != moving_.end() && moving->second.mover.away(mapping.offset, mapping.length))
+		return failed(reply, EAGAIN, PEERBUF_ERR_BUSY,
+			      text("map of ", bufferName(buffer), ": it is just being moved"));
+	/* In the middle of a move what has come can be used, and what has not left. */
+	const uint32_t places = placementOf(buffer, mapping.offset, mapping.length);
+	if (places & ~attachment->placements)
+		return bringBack(reply, buffer, "map of ");
+	buffer.lastUse = now();
+	mapping.inWindow = (places & PEERBUF_PLACEMENT_DEVICE) != 0;
 	if (mapping.inWindow && !takeWindow(buffer, mapping.offset, mapping.length, &why))
 		return failed(reply, ENOSPC, PEERBUF_ERR_WINDOW_EXHAUSTED, why);
 	RangeBody &answer = reply.body.range;
@@ -1142,7 +1381,7 @@ Device::Outcome Device::map(Client &client, const Message &request, Message &rep
 	answer.offset = mapping.offset;
 	answer.length = mapping.length;
 	answer.generation = buffer.generation;
-	answer.placement = buffer.placement;
+	answer.placement = places;
 	attachment->mappings.emplace(answer.token, mapping);
 	buffer.mappings++;
 	return Outcome::Answered;
@@ -1208,7 +1447,7 @@ Device::Outcome Device::exportFd(Client &client, const Message &request, Message
 	Mapping mapping = {};
 	mapping.offset = ask.offset / page * page;
 	mapping.length = (ask.offset + ask.length - mapping.offset + page - 1) / page * page;
-	mapping.inWindow = buffer.placement == PEERBUF_PLACEMENT_DEVICE;
+	mapping.inWindow = (buffer.placement & PEERBUF_PLACEMENT_DEVICE) != 0;
 	std::string why;
 	if (mapping.inWindow && !takeWindow(buffer, mapping.offset, mapping.length, &why)) {
 		replyFd.reset();
@@ -1254,35 +1493,53 @@ Device::Outcome Device::revoke(Client &client, const Message &request, Message &
 		return failed(reply, EBUSY, PEERBUF_ERR_BUSY,
 			      text("revoke of ", bufferName(*buffer), ": it is just being moved"));
 
+	cancelMove(*buffer, -ENODEV);
+	beginRevoke(*buffer);
+	return Outcome::Answered;
+}
+
+/** Everybody who must be told when the buffer's memory goes elsewhere. */
+std::set<Device::Id> Device::usersOf(const Buffer &buffer) const
+{
+	std::set<Id> users;
+	for (const auto &[holder, count] : buffer.holds)
+		users.insert(holder);
+	for (const Id id : buffer.attachments)
+		users.insert(attachments_.at(id)->client);
+	return users;
+}
+
+void Device::beginRevoke(Buffer &buffer, uint64_t deadlineNs)
+{
 	/* First the mark, then the notice, so that a racing map fails (rule 54). */
-	buffer->revoked = true;
+	buffer.revoked = true;
 	Leaving leaving;
-	leaving.buffer = buffer->id;
-	for (const auto &[holder, count] : buffer->holds)
-		leaving.waiting.insert(holder);
-	for (const Id id : buffer->attachments) {
+	leaving.buffer = buffer.id;
+	leaving.waiting = usersOf(buffer);
+	if (deadlineNs)
+		leaving.deadline = now() + deadlineNs;
+	for (const Id id : buffer.attachments)
 		attachments_.at(id)->revoked = true;
-		leaving.waiting.insert(attachments_.at(id)->client);
-	}
-	const Id cookie = buffer->leaving = ++lastId_;
+	const Id cookie = buffer.leaving = ++lastId_;
 	Message notice = makeMessage(Kind::Event, Op::Invalidate);
-	notice.body.notice.buffer = buffer->id;
+	notice.body.notice.buffer = buffer.id;
 	notice.body.notice.cookie = cookie;
-	notice.body.notice.length = buffer->size;
-	notice.body.notice.generation = buffer->generation;
+	notice.body.notice.length = buffer.size;
+	notice.body.notice.generation = buffer.generation;
 	notice.body.notice.reason = PEERBUF_REASON_REVOKE;
 	const std::set<Id> told = leaving.waiting;
 	leavings_.emplace(cookie, std::move(leaving));
 	for (const Id id : told)
 		if (auto it = clients_.find(id); it != clients_.end())
 			post(*it->second, notice, UniqueFd());
-	chat(text(bufferName(*buffer), " is revoked, ", told.size(), " clients are told"));
-	return Outcome::Answered;
+	chat(text(bufferName(buffer), " is revoked, ", told.size(), " clients are told"));
 }
 
 Device::Outcome Device::ack(Client &client, const Message &request)
 {
 	const NoticeBody &notice = request.body.notice;
+	if (acknowledgeSlice(notice.cookie, client.id, notice.status))
+		return Outcome::Silent;
 	auto it = leavings_.find(notice.cookie);
 	if (it == leavings_.end() || !it->second.waiting.count(client.id))
 		return garbage(
@@ -1342,8 +1599,13 @@ Device::Outcome Device::restore(Client &client, const Message &request, Message 
 			     " mappings are left"));
 	if (buffer->runs.empty()) {
 		std::string why;
-		if (!takeFrames(buffer->placement, buffer->size, &buffer->runs, &why))
+		const uint32_t place = buffer->placement & PEERBUF_PLACEMENT_DEVICE
+					       ? PEERBUF_PLACEMENT_DEVICE
+					       : PEERBUF_PLACEMENT_HOST;
+		if (!takeFrames(place, buffer->size, Frame::Zeroed, &buffer->runs, &why))
 			return failed(reply, ENOMEM, PEERBUF_ERR_NO_MEMORY, why);
+		buffer->placement = place;
+		buffer->huge = 0;
 	}
 	buffer->generation++;
 	buffer->revoked = false;
@@ -1402,9 +1664,15 @@ Device::Outcome Device::stats(const Client &client, Message &reply)
 		const Buffer &buffer = *buffers_.at(id);
 		if (!buffer.runs.empty() && !reclaimable(buffer))
 			s.memory_used += buffer.size;
+		if (moving_.count(id)) /* the destination is taken from the start */
+			s.memory_used += buffer.size;
 	}
 	s.moves = moves_;
 	s.quarantined = quarantined_;
+	s.slices = slices_;
+	s.evictions = evictions_;
+	s.refaults = refaults_;
+	s.aborted = aborted_;
 	return Outcome::Answered;
 }
 

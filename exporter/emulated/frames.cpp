@@ -6,13 +6,12 @@
 #include <cassert>
 #include <sstream>
 
+#include "pages.h"
+
 namespace peerbuf::emulated
 {
 
-namespace
-{
-
-void append(std::vector<Run> *runs, Run run)
+void append(std::vector<Run> *runs, const Run &run)
 {
 	if (!runs->empty() && runs->back().offset + runs->back().length == run.offset)
 		runs->back().length += run.length;
@@ -20,13 +19,26 @@ void append(std::vector<Run> *runs, Run run)
 		runs->push_back(run);
 }
 
-} // namespace
+std::vector<Run> partOf(const std::vector<Run> &runs, uint64_t offset, uint64_t length)
+{
+	std::vector<Run> part;
+	uint64_t start = 0; /* of the run, in the buffer */
+	for (const Run &run : runs) {
+		const uint64_t from = std::max(start, offset);
+		const uint64_t to = std::min(start + run.length, offset + length);
+		if (from < to)
+			append(&part, {run.offset + (from - start), to - from});
+		start += run.length;
+	}
+	return part;
+}
 
-Frames::Frames(uint64_t base, uint64_t size, uint64_t frame, uint64_t seed)
+Frames::Frames(uint64_t base, uint64_t size, uint64_t frame, uint64_t seed, bool contiguous)
     : base_(base),
       size_(size),
       frame_(frame),
       available_(size),
+      contiguous_(contiguous),
       random_(seed)
 {
 	if (size_)
@@ -43,11 +55,14 @@ bool Frames::allocate(uint64_t length, std::vector<Run> *ret_runs, std::string *
 		return false;
 	}
 
+	if (contiguous_ && allocateWhole(length, ret_runs))
+		return true;
+
 	/* Aligned pieces of a power of two keep what is left over usable, as a buddy system. */
 	const uint64_t usual = std::bit_ceil((length / frame_ + 31) / 32);
 	std::vector<Run> runs;
 	uint64_t left = length;
-	while (left && runs.size() < maxRuns) {
+	while (left && runs.size() < maxRuns && !contiguous_) {
 		const uint64_t piece = std::min(left, (usual << (random_() % 3)) * frame_);
 		const uint64_t align = std::bit_floor(piece / frame_) * frame_;
 		const uint64_t position = base_ + random_() % size_ / align * align;
@@ -94,6 +109,25 @@ Run Frames::takeNear(uint64_t position, uint64_t most)
 		free_.emplace(start + run.length, end - start - run.length);
 	available_ -= run.length;
 	return run;
+}
+
+/** The smallest piece that it fits into. */
+bool Frames::allocateWhole(uint64_t length, std::vector<Run> *ret_runs)
+{
+	const uint64_t align = length >= hugePage ? std::max(frame_, hugePage) : frame_;
+	uint64_t best = UINT64_MAX;
+	uint64_t position = 0;
+	for (const auto &[offset, size] : free_) {
+		const uint64_t skip = (align - offset % align) % align;
+		if (size < best && skip < size && length <= size - skip) {
+			best = size;
+			position = offset + skip;
+		}
+	}
+	if (best == UINT64_MAX)
+		return false;
+	*ret_runs = {takeNear(position, length)};
+	return true;
 }
 
 bool Frames::allocateLargestFirst(uint64_t length, std::vector<Run> *ret_runs)

@@ -159,6 +159,33 @@ int faultOp(void *device, const char *step, uint32_t skip, uint32_t count, int e
 		       [&] { return self(device).fault(step, skip, count, err, delay_ns); });
 }
 
+int moveOp(void *device, uint64_t buffer, const peerbuf_move_request *request)
+{
+	return guarded(self(device).host(), [&] { return self(device).move(buffer, request); });
+}
+
+int moveStatusOp(void *device, uint64_t buffer, peerbuf_move_status *ret_status)
+{
+	return guarded(self(device).host(),
+		       [&] { return self(device).moveStatus(buffer, ret_status); });
+}
+
+int poolOp(void *device, uint32_t placement, uint32_t state)
+{
+	return guarded(self(device).host(), [&] { return self(device).pool(placement, state); });
+}
+
+int setLimitsOp(void *device, const char *tenant, const peerbuf_tenant_limits *limits)
+{
+	return guarded(self(device).host(), [&] { return self(device).setLimits(tenant, limits); });
+}
+
+int tenantStatusOp(void *device, const char *tenant, peerbuf_tenant_status *ret_status)
+{
+	return guarded(self(device).host(),
+		       [&] { return self(device).tenantStatus(tenant, ret_status); });
+}
+
 int statsOp(void *device, peerbuf_exporter_stats *ret_stats)
 {
 	return guarded(self(device).host(), [&] { return self(device).stats(ret_stats); });
@@ -174,6 +201,11 @@ constexpr peerbuf_exporter_test_ops testOps = {
 	.remove = removeOp,
 	.fault = faultOp,
 	.stats = statsOp,
+	.move = moveOp,
+	.move_status = moveStatusOp,
+	.pool = poolOp,
+	.set_limits = setLimitsOp,
+	.tenant_status = tenantStatusOp,
 };
 
 int openOpsSlot(void *, const char *name, const void **ret_ops)
@@ -204,6 +236,14 @@ constexpr const char *optionLines[] = {
 	"window: bytes of the emulated PCIe window; 0: none that limits (0)",
 	"window_reserve: bytes of the window never given out (0)",
 	"dma_base: bus address of the first byte of HBM (0x1000000000)",
+	"layout: scattered | contiguous: where the allocator puts what belongs together "
+	"(scattered)",
+	"huge_pages: auto | never | require: pages of 2 MiB, for large pieces; auto tries where "
+	"layout=contiguous (auto)",
+	"pool: offline | isolated | online: what the pools of memory begin as (online)",
+	"tenant_bytes: bytes that one tenant may allocate (no limit)",
+	"tenant_pins: bytes that one tenant may pin (half of the HBM; without, of the host tier)",
+	"tenant_min: bytes of HBM up to which nothing of a tenant makes room for others (0)",
 	"seed: of the scattering allocator and of fault_rate (1)",
 	"fault_rate: of 1000 requests that can fail, how many are made to (0)",
 	"mutant: none | early_reuse | peer2peer_kept: a deliberate fault, for tests of tests",

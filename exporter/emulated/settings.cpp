@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "settings.h"
 
+#include <algorithm>
 #include <bit>
+
+#include <peerbuf/testing.h>
+
+#include "pages.h"
 
 namespace peerbuf::emulated
 {
@@ -51,6 +56,14 @@ constexpr Word mutantWords[] = {{"none", static_cast<uint32_t>(Mutant::None)},
 				{"early_reuse", static_cast<uint32_t>(Mutant::EarlyReuse)},
 				{"peer2peer_kept", static_cast<uint32_t>(Mutant::Peer2peerKept)}};
 
+constexpr Word poolWords[] = {{"offline", PEERBUF_POOL_OFFLINE},
+			      {"isolated", PEERBUF_POOL_ISOLATED},
+			      {"online", PEERBUF_POOL_ONLINE}};
+constexpr Word layoutWords[] = {{"scattered", 0}, {"contiguous", 1}};
+constexpr Word hugeWords[] = {{"auto", static_cast<uint32_t>(HugePages::Auto)},
+			      {"never", static_cast<uint32_t>(HugePages::Never)},
+			      {"require", static_cast<uint32_t>(HugePages::Require)}};
+
 constexpr SettingKey keys[] = {
 	{"profile", "static | moves | revokes | nopin: a row of the negotiation table (moves)"},
 	{"stability", "static | moves"},
@@ -68,6 +81,15 @@ constexpr SettingKey keys[] = {
 	{"window_reserve", "bytes of the window never given out (0)"},
 	{"dma_base", "bus address of the first byte of HBM (0x1000000000)"},
 	{"seed", "of the scattering allocator and of fault_rate (1)"},
+	{"layout", "scattered | contiguous: where the allocator puts what belongs together "
+		   "(scattered)"},
+	{"huge_pages", "auto | never | require: pages of 2 MiB, for large pieces; auto tries where "
+		       "layout=contiguous (auto)"},
+	{"pool", "offline | isolated | online: what the pools of memory begin as (online)"},
+	{"tenant_bytes", "bytes that one tenant may allocate (no limit)"},
+	{"tenant_pins",
+	 "bytes that one tenant may pin (half of the HBM; without, of the host tier)"},
+	{"tenant_min", "bytes of HBM up to which nothing of a tenant makes room for others (0)"},
 	{"fault_rate", "of 1000 requests that can fail, how many are made to (0)"},
 	{"mutant", "a deliberate fault, for tests of tests: none | early_reuse | peer2peer_kept "
 		   "(none)"},
@@ -151,6 +173,14 @@ void check(plugin::Options &options, const Settings &s)
 				      " bytes passes the end of the address space"));
 	if ((s.placements & PEERBUF_PLACEMENT_DEVICE) && s.hbm == 0)
 		options.complain("placements has device, but hbm=0");
+	if (s.tenantMin > (s.hbm ? s.hbm : s.host))
+		options.complain(text("tenant_min=", s.tenantMin,
+				      " is more than there is: hbm=", s.hbm, ", host=", s.host));
+	if (s.hugePages == HugePages::Require && s.total() < hugePage)
+		options.complain(text("huge_pages=require with ", s.total(),
+				      " bytes of memory: one "
+				      "has ",
+				      hugePage));
 	if ((s.placements & PEERBUF_PLACEMENT_HOST) && s.host == 0)
 		options.complain("placements has host, but host=0");
 }
@@ -195,6 +225,12 @@ Settings readSettings(plugin::Options &options)
 	s.windowReserve = options.bytes("window_reserve", 0, 0, largest);
 	s.dmaBase = options.bytes("dma_base", 0x1000000000);
 	s.seed = options.number("seed", 1);
+	s.contiguous = readWord(options, "layout", layoutWords, 0);
+	s.hugePages = static_cast<HugePages>(readWord(options, "huge_pages", hugeWords, 0));
+	s.pool = readWord(options, "pool", poolWords, PEERBUF_POOL_ONLINE);
+	s.tenantBytes = options.bytes("tenant_bytes", PEERBUF_UNLIMITED);
+	s.tenantPins = options.bytes("tenant_pins", (s.hbm ? s.hbm : s.host) / 2, 0, largest);
+	s.tenantMin = options.bytes("tenant_min", 0, 0, largest);
 	s.faultRate = static_cast<uint32_t>(options.number("fault_rate", 0, 0, 1000));
 	s.mutant = static_cast<Mutant>(readWord(options, "mutant", mutantWords, 0));
 	check(options, s);
@@ -235,6 +271,18 @@ std::string settingText(const Settings &s, const std::string &key)
 		return plugin::hex(s.dmaBase);
 	if (key == "seed")
 		return plugin::text(s.seed);
+	if (key == "layout")
+		return wordOf(layoutWords, s.contiguous);
+	if (key == "huge_pages")
+		return wordOf(hugeWords, static_cast<uint32_t>(s.hugePages));
+	if (key == "pool")
+		return wordOf(poolWords, s.pool);
+	if (key == "tenant_bytes")
+		return plugin::text(s.tenantBytes);
+	if (key == "tenant_pins")
+		return plugin::text(s.tenantPins);
+	if (key == "tenant_min")
+		return plugin::text(s.tenantMin);
 	if (key == "fault_rate")
 		return plugin::text(s.faultRate);
 	if (key == "mutant")

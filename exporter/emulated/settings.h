@@ -23,6 +23,8 @@ enum class Mutant : uint32_t {
 	Peer2peerKept, /* peer-to-peer is promised also where host memory is handed out */
 };
 
+enum class HugePages : uint32_t { Auto, Never, Require };
+
 /** Plain values: the device sends them to its clients as they are. */
 struct Settings {
 	uint32_t profile; /* index into profiles() */
@@ -36,7 +38,9 @@ struct Settings {
 	uint32_t placements;
 	uint32_t faultRate; /* of 1000 requests, how many fail */
 	Mutant mutant;
-	uint32_t reserved;
+	uint32_t pool;	     /* enum peerbuf_pool_state at the start */
+	uint32_t contiguous; /* the allocator's layout */
+	HugePages hugePages;
 	uint64_t hbm;
 	uint64_t host;
 	uint64_t granularity;
@@ -44,6 +48,9 @@ struct Settings {
 	uint64_t windowReserve;
 	uint64_t dmaBase;
 	uint64_t seed;
+	uint64_t tenantBytes; /* bytes a tenant may allocate */
+	uint64_t tenantPins;  /* bytes a tenant may pin */
+	uint64_t tenantMin;   /* bytes of a tenant that are never evicted for another */
 
 	/** HBM and, above it, the host tier: one range of offsets, one range of bus addresses. */
 	uint64_t total() const { return hbm + host; }

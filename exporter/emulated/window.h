@@ -26,6 +26,13 @@ public:
 	int reserve(uint64_t size);
 	/** Put @p runs of @p memory behind it. On an error there is nothing behind it. */
 	int place(int memory, const std::vector<Run> &runs);
+	/** Put one run behind the part that begins at @p offset; the rest stays. */
+	int placePart(int memory, uint64_t offset, const Run &run);
+	/**
+	 * Take a part out of the page tables: page by page, which is most of what it costs to put
+	 * another run there. The same memory stays behind it, and whoever touches it gets it back.
+	 */
+	void forget(uint64_t offset, uint64_t length);
 	/**
 	 * Put private zeroes behind it: of a buffer taken back, the application can still touch
 	 * its pointers, and hits nobody.

@@ -50,16 +50,19 @@ const char *headerProblem(const Message &m)
 const char *opName(uint16_t op)
 {
 	static constexpr const char *names[] = {
-		"",	   "hello",	"offer",      "alloc", "get",	"free",
-		"layout",  "attach",	"detach",     "pin",   "unpin", "map",
-		"unmap",   "export_fd", "release_fd", "read",  "write", "revoke",
-		"restore", "remove",	"fault",      "stats", "ack"};
+		"",	   "hello",	 "offer",	  "alloc", "get",   "free",
+		"layout",  "attach",	 "detach",	  "pin",   "unpin", "map",
+		"unmap",   "export_fd",	 "release_fd",	  "read",  "write", "revoke",
+		"restore", "remove",	 "fault",	  "stats", "move",  "move_status",
+		"pool",	   "set_limits", "tenant_status", "ack"};
 	if (op >= 1 && op < std::size(names))
 		return names[op];
 	if (op == static_cast<uint16_t>(Op::Invalidate))
 		return "invalidate";
 	if (op == static_cast<uint16_t>(Op::Placed))
 		return "placed";
+	if (op == static_cast<uint16_t>(Op::Moved))
+		return "moved";
 	return "unknown";
 }
 

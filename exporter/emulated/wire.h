@@ -53,10 +53,16 @@ enum class Op : uint16_t {
 	Remove,
 	Fault,
 	Stats,
+	Move,
+	MoveStatus,
+	Pool,
+	SetLimits,
+	TenantStatus,
 	Ack, /* no reply */
 	/* events */
 	Invalidate = 64,
 	Placed,
+	Moved,
 };
 
 inline constexpr size_t runsPerMessage = 56;
@@ -93,7 +99,9 @@ struct AttachBody {
 	uint32_t access;
 	uint32_t handleKind;
 	uint32_t placement; /* reply */
-	uint64_t cookie;    /* reply; not 0: acknowledge once the old place is no longer used */
+	uint32_t placements;
+	uint32_t invalidateScope;
+	uint64_t cookie; /* reply; not 0: acknowledge once the old place is no longer used */
 	char importer[PEERBUF_NAME_LEN];
 };
 
@@ -129,6 +137,37 @@ struct NoticeBody { /* Invalidate, Placed, Ack */
 	uint64_t generation;
 	uint32_t reason;
 	int32_t status;
+	uint64_t expectedNs; /* Invalidate for a move */
+};
+
+inline constexpr size_t movedRuns = 56;
+
+struct MovedBody { /* Moved: a slice may be used again; sent in pieces that fit a message */
+	uint64_t buffer;
+	uint64_t offset; /* of the runs in this message */
+	uint64_t sliceOffset;
+	uint64_t sliceLength;
+	uint64_t generation;
+	uint32_t aborted; /* it stayed where it was: no runs */
+	uint32_t last;	  /* of the messages about this slice */
+	uint32_t placement;
+	uint32_t count;
+	Run runs[movedRuns];
+};
+
+struct MoveBody {
+	uint64_t buffer;
+	peerbuf_move_request request;
+};
+
+struct PoolBody {
+	uint32_t placement;
+	uint32_t state;
+};
+
+struct TenantBody { /* SetLimits, TenantStatus */
+	char name[PEERBUF_NAME_LEN];
+	peerbuf_tenant_limits limits;
 };
 
 struct FailureBody {
@@ -145,6 +184,12 @@ union Body {
 	OfferBody offer;
 	FaultBody fault;
 	NoticeBody notice;
+	MovedBody moved;
+	MoveBody move;
+	peerbuf_move_status moveStatus;
+	PoolBody pool;
+	TenantBody tenant;
+	peerbuf_tenant_status tenantStatus;
 	FailureBody failure;
 	peerbuf_exporter_stats stats;
 };

@@ -17,7 +17,7 @@ namespace
 
 constexpr const char *stepNames[] = {"reg",	   "populate",	   "fi_mr_regattr",
 				     "fi_mr_bind", "fi_mr_enable", "fi_mr_raw_attr",
-				     "fi_close"};
+				     "fi_close",   "invalidate"};
 
 } // namespace
 

@@ -17,7 +17,7 @@ namespace peerbuf::fabric
 {
 
 /** The calls that make and end a region, each of which a test can make fail. */
-enum class Step { Reg, Populate, RegAttr, Bind, Enable, RawAttr, Close };
+enum class Step { Reg, Populate, RegAttr, Bind, Enable, RawAttr, Close, Invalidate };
 
 /**
  * The one way from this plugin to libfabric. Results are 0 or libfabric's negative error.
@@ -48,7 +48,7 @@ private:
 		uint64_t delayNs = 0;
 	};
 
-	static constexpr size_t nSteps = static_cast<size_t>(Step::Close) + 1;
+	static constexpr size_t nSteps = static_cast<size_t>(Step::Invalidate) + 1;
 
 	std::atomic<uint32_t> armed_{0}; /* steps with a fault, so that real work takes no lock */
 	std::mutex mutex_;

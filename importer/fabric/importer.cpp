@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <utility>
 
 #include <sys/random.h>
@@ -31,6 +32,12 @@ constexpr bool haveDmabuf = true;
 #else
 constexpr bool haveDmabuf = false;
 #endif
+/* Holder of the gate while a region is revoked; the core's ids of attachments leave the bit. */
+constexpr uint64_t revokeHolder = uint64_t{1} << 63;
+
+/* Opening the gate; the first touch of a new place faults its pages in on top. */
+constexpr uint64_t resumeCostNs = 1000;
+
 constexpr uint32_t dmabufApi = FI_VERSION(1, 20);
 
 constexpr uint32_t requiredAccess = PEERBUF_ACCESS_LOCAL_WRITE | PEERBUF_ACCESS_REMOTE_READ |
@@ -127,6 +134,45 @@ std::string providerProblem(const std::string &name, const Provider *provider, c
 	return "";
 }
 
+/**
+ * Why a provider's calls cannot be stopped by a gate, or "". On the list is not enough: somebody
+ * has to own the gate, and nothing may reach memory outside those calls.
+ */
+std::string fixedBecause(const Provider &provider, const fi_info &info,
+			 const peerbuf_fabric_objects &objects, bool cma)
+{
+	const auto set = [](const char *name) {
+		const char *value = ::getenv(name);
+		return value && *value && std::string_view(value) != "0";
+	};
+	if (cma)
+		return "peers may copy by CMA past any gate";
+	if (!provider.gateable)
+		return provider.why;
+	if (!(objects.flags & PEERBUF_FABRIC_BRACKETED))
+		return "progress is not under peerbuf's control: the application does not bracket "
+		       "its "
+		       "provider calls (PEERBUF_FABRIC_BRACKETED)";
+	if (info.domain_attr->data_progress != FI_PROGRESS_MANUAL)
+		return "progress is not under peerbuf's control: the domain has automatic data "
+		       "progress";
+	struct Outside {
+		const char *variable;
+		const char *who;
+	};
+	constexpr Outside outside[] = {
+		{"FI_TCP_IO_URING", "the kernel"},
+		{"FI_TCP_ZEROCOPY_SIZE", "the kernel"},
+		{"FI_SHM_USE_DSA_SAR", "a copy engine"},
+		{"FI_SHM_USE_XPMEM", "a peer"},
+	};
+	for (const Outside &o : outside)
+		if (set(o.variable))
+			return text(o.variable, " is set: ", o.who,
+				    " may reach memory outside provider calls");
+	return "";
+}
+
 /** Libfabric's error as an errno: those from 256 on are its own. */
 int systemErrno(int rc)
 {
@@ -210,7 +256,8 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 				   "endpoint that peers will address"),
 			      PEERBUF_ERR_INVALID_ARGUMENT);
 
-	const bool cma = provider->cma && !peersWithoutCma;
+	const bool cma = provider->cma && !peersWithoutCma &&
+			 !(objects->flags & PEERBUF_FABRIC_PEERS_WITHOUT_CMA);
 	if (cma && mode.virtualAddress)
 		return h.fail(
 			EOPNOTSUPP,
@@ -239,8 +286,9 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 			      PEERBUF_ERR_INVALID_ARGUMENT);
 	}
 
-	retImporter->reset(
-		new Importer(host, *objects, *provider, cma, KeyChooser(firstKey, mask)));
+	retImporter->reset(new Importer(host, *objects, *provider, cma,
+					fixedBecause(*provider, info, *objects, cma),
+					KeyChooser(firstKey, mask)));
 	h.debug(text("opened on provider '", name,
 		     "': ", mode.virtualAddress ? "virtual addresses" : "offsets", ", ",
 		     mode.raw		 ? "raw"
@@ -251,7 +299,7 @@ int Importer::create(const peerbuf_host *host, const peerbuf_param *params, size
 }
 
 Importer::Importer(const peerbuf_host *host, const peerbuf_fabric_objects &objects,
-		   const Provider &provider, bool cma, KeyChooser keys)
+		   const Provider &provider, bool cma, std::string whyFixed, KeyChooser keys)
     : host_(host),
       domain_(objects.domain),
       info_(objects.info),
@@ -259,8 +307,17 @@ Importer::Importer(const peerbuf_host *host, const peerbuf_fabric_objects &objec
       provider_(provider),
       mode_(MrMode::of(*objects.info)),
       cma_(cma),
+      whyFixed_(std::move(whyFixed)),
       keys_(keys)
 {
+	if (!whyFixed_.empty())
+		return;
+	gate_ = std::make_unique<DomainGate>(
+		[this](uint64_t ticket) {
+			finishRevoke(ticket);
+			host_.raw()->ticket_done(host_.raw(), ticket);
+		},
+		[this] { return host_.nowNs(); });
 }
 
 Importer::~Importer()
@@ -306,11 +363,16 @@ uint32_t Importer::knownAccess() const
 
 void Importer::offer(peerbuf_importer_offer *retOffer) const
 {
-	/* Which part of the answer a gate would change, and nothing else: invalidation,
-	 * invalidate_scope, notified_by, resume_cost_ns, why. */
-	retOffer->invalidation = 0;
-	plugin::copyName(retOffer->why,
-			 text(provider_.name, ": ", provider_.why, ", so regions are pinned"));
+	if (gate_) {
+		retOffer->invalidation =
+			PEERBUF_INVALIDATION_REVOCABLE | PEERBUF_INVALIDATION_REFAULT;
+		retOffer->invalidate_scope = PEERBUF_SCOPE_RANGE;
+		retOffer->notified_by = PEERBUF_NOTIFIED_BY_USER;
+		retOffer->resume_cost_ns = resumeCostNs;
+	} else {
+		plugin::copyName(retOffer->why,
+				 text(provider_.name, ": ", whyFixed_, ", so regions are pinned"));
+	}
 
 	/* without CMA a mapped BAR is memory like any other */
 	retOffer->peer2peer = !cma_;
@@ -538,9 +600,11 @@ int Importer::reg(const peerbuf_reg_request &request, peerbuf_region *retRegion)
 	retryStuck();
 	if (const int rc = calls_.due(Step::Reg))
 		return fail(-rc, text(nameOf(request), ": a test made reg fail"));
-	if (request.flow == PEERBUF_FLOW_MOVABLE || request.flow == PEERBUF_FLOW_REVOCABLE)
+	const bool follows =
+		request.flow == PEERBUF_FLOW_MOVABLE || request.flow == PEERBUF_FLOW_REVOCABLE;
+	if (follows && !gate_)
 		return fail(EOPNOTSUPP,
-			    text(nameOf(request), ": ", provider_.name, ": ", provider_.why,
+			    text(nameOf(request), ": ", provider_.name, ": ", whyFixed_,
 				 ", so the region cannot follow or be stopped"),
 			    PEERBUF_ERR_UNSUPPORTED_DRIVER);
 	if (const int rc = checkAccess(request))
@@ -572,8 +636,13 @@ int Importer::reg(const peerbuf_reg_request &request, peerbuf_region *retRegion)
 		rc = activate(request, region.get());
 		if (rc == 0)
 			rc = describe(request, source, region.get(), retRegion);
-		if (rc == 0)
+		if (rc == 0) {
+			{
+				std::lock_guard<std::mutex> lock(mutex_);
+				byAttachment_[region->attachment] = region;
+			}
 			retRegion->token = regions_.add(region);
+		}
 	} catch (...) { /* out of memory; nothing may be left of it */
 		end(std::move(region));
 		throw;
@@ -626,8 +695,107 @@ void Importer::retryStuck()
 void Importer::dereg(uint64_t token)
 {
 	retryStuck();
-	if (std::shared_ptr<Region> region = regions_.take(token))
-		end(std::move(region));
+	std::shared_ptr<Region> region = regions_.take(token);
+	if (!region)
+		return;
+	const uint64_t attachment = region->attachment;
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		byAttachment_.erase(attachment);
+	}
+	endOnce(std::move(region));
+	/* What was suspended of it keeps the gate closed no longer. */
+	if (gate_)
+		gate_->forget(attachment);
+}
+
+/** A revoke and a deregistration may meet. */
+void Importer::endOnce(std::shared_ptr<Region> region)
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		if (std::exchange(region->ended, true))
+			return;
+	}
+	end(std::move(region));
+}
+
+/**
+ * MOVE closes the gate until the range is resumed. REVOKE closes it until nobody is inside, then
+ * ends the region: from then on its key is unknown to libfabric, and what a peer had begun before
+ * meets the exporter's window, behind which there is nothing of the device any more.
+ */
+int Importer::invalidate(const peerbuf_importer_invalidate &inv)
+{
+	if (const int rc = calls_.due(Step::Invalidate))
+		return rc;
+	if (!gate_)
+		return -EOPNOTSUPP;
+	const bool move = inv.reason == PEERBUF_REASON_MOVE;
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		const auto it = byAttachment_.find(inv.attachment);
+		if (it == byAttachment_.end() || it->second->revoked)
+			return 0;
+		if (move) {
+			it->second->suspended.emplace_back(inv.offset, inv.length);
+		} else {
+			it->second->revoked = true;
+			revoking_[inv.ticket] = it->second;
+		}
+	}
+	if (!gate_->close(move ? inv.attachment : revokeHolder | inv.attachment, inv.ticket))
+		return -EINPROGRESS;
+	if (!move)
+		finishRevoke(inv.ticket);
+	return 0;
+}
+
+/** Nobody is inside. @return false: the ticket is of no revoke. */
+bool Importer::finishRevoke(uint64_t ticket)
+{
+	std::shared_ptr<Region> region;
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		const auto it = revoking_.find(ticket);
+		if (it == revoking_.end())
+			return false;
+		region = std::move(it->second);
+		revoking_.erase(it);
+	}
+	const uint64_t attachment = region->attachment;
+	endOnce(std::move(region));
+	gate_->open(revokeHolder | attachment);
+	gate_->forget(attachment); /* no resume follows */
+	return true;
+}
+
+void Importer::resume(const peerbuf_importer_resume &res)
+{
+	if (!gate_)
+		return;
+	size_t ended = 0;
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		const auto it = byAttachment_.find(res.attachment);
+		if (it == byAttachment_.end())
+			return;
+		auto &suspended = it->second->suspended;
+		const auto covered = [&](const std::pair<uint64_t, uint64_t> &range) {
+			return res.offset <= range.first &&
+			       range.first + range.second <= res.offset + res.length;
+		};
+		const auto keep = std::remove_if(suspended.begin(), suspended.end(), covered);
+		ended = static_cast<size_t>(suspended.end() - keep);
+		suspended.erase(keep, suspended.end());
+	}
+	for (; ended; ended--)
+		gate_->open(res.attachment);
+}
+
+size_t Importer::pauses(peerbuf_pause *to, size_t most)
+{
+	return gate_ ? gate_->takePauses(to, most) : 0;
 }
 
 void Importer::stats(peerbuf_importer_stats *retStats) const
@@ -644,6 +812,7 @@ void Importer::stats(peerbuf_importer_stats *retStats) const
 	retStats->refaults = 0;
 	retStats->in_flight = 0;
 	retStats->violations = 0;
+	retStats->pauses = gate_ ? gate_->pauses() : 0;
 }
 
 } // namespace peerbuf::fabric

@@ -3,9 +3,11 @@
 #define PEERBUF_IMPORTER_FABRIC_IMPORTER_H
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <peerbuf/fabric.h>
@@ -14,6 +16,7 @@
 #include <peerbuf/testing.h>
 
 #include "calls.h"
+#include "domain_gate.h"
 #include "provider.h"
 
 namespace peerbuf::fabric
@@ -58,6 +61,10 @@ struct Region {
 	uint64_t length = 0;
 	uint64_t key = 0;
 	std::string name;
+	bool revoked = false; /* told so */
+	bool ended = false;   /* closed, or about to be */
+	/** Ranges of the buffer that are suspended, one entry a reason for the gate. */
+	std::vector<std::pair<uint64_t, uint64_t>> suspended;
 };
 
 /**
@@ -83,6 +90,11 @@ public:
 	void offer(peerbuf_importer_offer *retOffer) const;
 	int reg(const peerbuf_reg_request &request, peerbuf_region *retRegion);
 	void dereg(uint64_t token);
+	int invalidate(const peerbuf_importer_invalidate &inv);
+	void resume(const peerbuf_importer_resume &res);
+	/** Null: nothing of this importer is ever Movable. */
+	peerbuf_gate *gate() { return gate_ ? gate_->gate() : nullptr; }
+	size_t pauses(peerbuf_pause *to, size_t most);
 
 	void stats(peerbuf_importer_stats *retStats) const;
 	Calls &calls() { return calls_; }
@@ -96,7 +108,7 @@ private:
 	};
 
 	Importer(const peerbuf_host *host, const peerbuf_fabric_objects &objects,
-		 const Provider &provider, bool cma, KeyChooser keys);
+		 const Provider &provider, bool cma, std::string whyFixed, KeyChooser keys);
 
 	int fail(int err, const std::string &why, uint32_t errc = PEERBUF_OK) const;
 	int failCall(int rc, const char *call, const peerbuf_reg_request &request) const;
@@ -110,6 +122,8 @@ private:
 	int describe(const peerbuf_reg_request &request, const Source &source, Region *region,
 		     peerbuf_region *retRegion);
 	void end(std::shared_ptr<Region> region);
+	void endOnce(std::shared_ptr<Region> region);
+	bool finishRevoke(uint64_t ticket);
 	void retryStuck();
 
 	plugin::Host host_;
@@ -118,13 +132,17 @@ private:
 	fid_ep *ep_;
 	const Provider &provider_;
 	const MrMode mode_;
-	const bool cma_; /* some peer may use it */
+	const bool cma_;	     /* some peer may use it */
+	const std::string whyFixed_; /* why nothing is Movable; empty: it is */
+	std::unique_ptr<DomainGate> gate_;
 
 	std::mutex domainMutex_;   /* around every call into the domain */
-	mutable std::mutex mutex_; /* keys_, stuck_ */
+	mutable std::mutex mutex_; /* keys_, stuck_, byAttachment_, Region::suspended, revoked */
 	KeyChooser keys_;
 	std::vector<std::shared_ptr<Region>> stuck_; /* regions that fi_close refused to end */
 	plugin::Tokens<Region> regions_;
+	std::map<uint64_t, std::shared_ptr<Region>> byAttachment_;
+	std::map<uint64_t, std::shared_ptr<Region>> revoking_; /* by ticket */
 	Calls calls_;
 };
 

@@ -97,6 +97,35 @@ void dereg(void *importer, uint64_t region)
 	guardedVoid([&] { importerOf(importer).dereg(region); });
 }
 
+int invalidate(void *importer, const peerbuf_importer_invalidate *inv)
+{
+	Importer &self = importerOf(importer);
+	return guarded(self.host(), [&] { return self.invalidate(*inv); });
+}
+
+void resume(void *importer, const peerbuf_importer_resume *res)
+{
+	guardedVoid([&] { importerOf(importer).resume(*res); });
+}
+
+int gate(void *importer, peerbuf_gate **retGate)
+{
+	Importer &self = importerOf(importer);
+	*retGate = self.gate();
+	if (*retGate)
+		return 0;
+	return Host(self.host())
+		.fail(EOPNOTSUPP,
+		      "no gate: nothing of this importer is Movable; its offer says why");
+}
+
+int testPauses(void *importer, peerbuf_pause *pauses, uint32_t capacity)
+{
+	Importer &self = importerOf(importer);
+	return guarded(self.host(),
+		       [&] { return static_cast<int>(self.pauses(pauses, capacity)); });
+}
+
 int testFault(void *importer, const char *step, uint32_t skip, uint32_t count, int err,
 	      uint64_t delayNs)
 {
@@ -132,6 +161,7 @@ constexpr peerbuf_importer_test_ops testOps = {
 	.poll = nullptr,
 	.fault = testFault,
 	.stats = testStats,
+	.pauses = testPauses,
 };
 
 int openOps(void *, const char *name, const void **retOps)
@@ -157,7 +187,8 @@ extern PEERBUF_PLUGIN_EXPORT const struct peerbuf_importer_plugin peerbuf_import
 const struct peerbuf_importer_plugin peerbuf_importer_v1 = {
 	.struct_size = sizeof(peerbuf_importer_plugin),
 	.abi_version = PEERBUF_ABI_VERSION,
-	.capabilities = PEERBUF_IMPORTER_CAP_OPS,
+	.capabilities = PEERBUF_IMPORTER_CAP_OPS | PEERBUF_IMPORTER_CAP_INVALIDATE |
+			PEERBUF_IMPORTER_CAP_RESUME | PEERBUF_IMPORTER_CAP_GATE,
 	.reserved = 0,
 	.name = "fabric",
 	.description = "libfabric: regions on the application's own domain; with tcp, shm and the "
@@ -168,10 +199,11 @@ const struct peerbuf_importer_plugin peerbuf_importer_v1 = {
 	.offer = offer,
 	.reg = reg,
 	.dereg = dereg,
-	.invalidate = nullptr,
-	.resume = nullptr,
+	.invalidate = invalidate,
+	.resume = resume,
 	.event_fd = nullptr,
 	.progress = nullptr,
 	.open_ops = openOps,
+	.gate = gate,
 };
 }

@@ -18,7 +18,7 @@ constexpr Provider providers[] = {
 	{"tcp", true, false, true, progressNotOurs},
 	{"tcp;ofi_rxm", true, false, true, progressNotOurs},
 	{"net", true, false, false, untestedGate},
-	{"shm", true, true, false, peersCopy},
+	{"shm", true, true, true, peersCopy},
 	{"sm2", true, true, false, peersCopy},
 	{"sockets", true, false, false, ownThread},
 	{"udp;ofi_rxd", true, false, false, untestedGate},

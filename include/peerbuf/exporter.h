@@ -61,6 +61,14 @@ struct peerbuf_attach_request {
 	uint64_t length;
 	uint64_t attachment;  /* the core's id */
 	const char *importer; /* name, for messages */
+	/**
+	 * PEERBUF_PLACEMENT_* that this attachment may be served from while it is used in place. An
+	 * importer that refaults by segments may be invalidated and find the memory elsewhere for a
+	 * while; one with a CPU view keeps using it, so the memory must stay inside this set.
+	 */
+	uint32_t placements;
+	uint32_t
+		invalidate_scope; /* enum peerbuf_scope: WHOLE gets moves of the whole range only */
 };
 
 /** What the exporter made of it. */
@@ -107,7 +115,8 @@ struct peerbuf_exporter_plugin {
 	/**
 	 * Memory of the device, zeroed, for applications, tests and verification. The caller frees
 	 * it.
-	 * @return -EINVAL: size 0; -ENOMEM: does not fit; -ENODEV.
+	 * @return -EINVAL: size 0; -ENOMEM: does not fit; -EAGAIN: room is being made, which may
+	 * need tickets of this very process: the core makes progress and tries again; -ENODEV.
 	 */
 	int (*alloc)(void *device, uint64_t size, struct peerbuf_buffer_desc *ret_desc);
 	/** Give it back. Attachments keep the memory until they are detached (rule 9). */
@@ -116,7 +125,8 @@ struct peerbuf_exporter_plugin {
 	/**
 	 * Find the allocation that memory belongs to and take a reference to it.
 	 * @return -ENOENT: not this exporter's memory (the core asks the next one); -EBADF: fd is
-	 * not open; -EINVAL: fd is not a dma-buf (rule 8), or the range passes the end.
+	 * not open; -EINVAL: fd is not a dma-buf (rule 8), or the range passes the end; -EAGAIN:
+	 * a part of it is just being moved, and whoever came now would not know: as for alloc.
 	 */
 	int (*get)(void *device, const struct peerbuf_get_request *request,
 		   struct peerbuf_buffer_desc *ret_desc);
@@ -138,7 +148,8 @@ struct peerbuf_exporter_plugin {
 	 * Keep the attachment's range where it is. When it returns the memory is resident and no
 	 * move of it is under way (rule 20). Pins nest and balance; pinned memory may still be
 	 * revoked.
-	 * @return -ENOMEM, -ENODEV, -EINVAL; never -EBUSY (rule 23).
+	 * @return -EAGAIN: a move is under way and cannot be waited for here; the core tries again
+	 *   after it has made progress; -ENOMEM, -ENODEV, -EINVAL; never -EBUSY (rule 23).
 	 */
 	int (*pin)(void *device, uint64_t attachment);
 	void (*unpin)(void *device, uint64_t attachment);

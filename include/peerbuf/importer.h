@@ -10,6 +10,7 @@
 #ifndef PEERBUF_IMPORTER_H
 #define PEERBUF_IMPORTER_H
 
+#include <peerbuf/gate.h>
 #include <peerbuf/plugin.h>
 #include <peerbuf/types.h>
 
@@ -22,6 +23,7 @@ extern "C" {
 #define PEERBUF_IMPORTER_CAP_RESUME (1u << 1)	  /* resume */
 #define PEERBUF_IMPORTER_CAP_EVENTS (1u << 2)	  /* event_fd, progress */
 #define PEERBUF_IMPORTER_CAP_OPS (1u << 3)	  /* open_ops */
+#define PEERBUF_IMPORTER_CAP_GATE (1u << 4)	  /* gate */
 
 /** What to make a region of. */
 struct peerbuf_reg_request {
@@ -65,8 +67,9 @@ struct peerbuf_importer_invalidate {
 	uint64_t attachment; /* as in reg */
 	uint64_t offset;     /* in the buffer; may be more than the region, or not touch it */
 	uint64_t length;
-	uint64_t generation; /* of the place that is being left */
-	uint64_t ticket;     /* for host->ticket_done after -EINPROGRESS */
+	uint64_t generation;  /* of the place that is being left */
+	uint64_t ticket;      /* for host->ticket_done after -EINPROGRESS */
+	uint64_t expected_ns; /* how long it will be away, about; 0: not known */
 };
 
 /** An importer may go on. */
@@ -148,6 +151,13 @@ struct peerbuf_importer_plugin {
 
 	/** As in exporter.h. */
 	int (*open_ops)(void *importer, const char *name, const void **ret_ops);
+
+	/**
+	 * The gate between the application's calls into the data path and Invalidate (gate.h), for
+	 * importers whose data path is software that runs inside those calls. It lives as long as
+	 * the importer. @return -EOPNOTSUPP: opened in a way that needs none.
+	 */
+	int (*gate)(void *importer, struct peerbuf_gate **ret_gate);
 };
 
 #ifdef __cplusplus

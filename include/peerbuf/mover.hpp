@@ -32,7 +32,7 @@ struct MovePolicy {
  * the report that belongs to it; then it asks again.
  *
  *     Invalidate  stop importers of the slice     → letGo, once all of them have
- *     Copy        copy the slice                  → copied
+ *     Copy        copy the slice                  → copied or copyFailed
  *     Resume      importers may go on             → resumed
  *     Wait        nothing before step.until, or before letGo
  *     Revoke      the deadline passed: take the slice's buffer back; then the move is over
@@ -74,6 +74,7 @@ public:
 		case Phase::Drain:
 			return drain(now);
 		case Phase::Copy:
+			copyAt_ = now;
 			return slice(Do::Copy);
 		case Phase::Resume:
 			return slice(Do::Resume);
@@ -89,7 +90,7 @@ public:
 	{
 		if (phase_ != Phase::Drain)
 			return;
-		drainedAt_ = now;
+		copyAt_ = now;
 		phase_ = Phase::Copy;
 	}
 	/** An importer cannot let go. @param status negative errno. */
@@ -97,19 +98,32 @@ public:
 	{
 		if (phase_ != Phase::Drain)
 			return;
-		if (back_) { // there is nothing left to fall back to
-			result_ = status;
-			phase_ = Phase::Over;
-			stuck_ = true;
+		if (back_)
+			giveUp();
+		else
+			abort(status);
+	}
+	/** In place of copied: the slice could not be copied; what it is a copy of is still good.
+	 */
+	void copyFailed(int status)
+	{
+		if (phase_ != Phase::Copy)
+			return;
+		if (sliceBack_) {
+			giveUp();
 			return;
 		}
-		abort(status);
+		if (!back_)
+			result_ = status;
+		back_ = true;
+		sliceAborted_ = true;
+		phase_ = Phase::Resume;
 	}
 	void copied(uint64_t now)
 	{
 		if (phase_ != Phase::Copy)
 			return;
-		const uint64_t ns = std::max<uint64_t>(now - drainedAt_, 1);
+		const uint64_t ns = std::max<uint64_t>(now - copyAt_, 1);
 		copyNs_ += ns;
 		learn(sliceLength_, ns);
 		phase_ = Phase::Resume;
@@ -129,12 +143,12 @@ public:
 			done_ -= sliceLength_;
 		else
 			done_ += sliceLength_;
-		if (back_ ? !done_ : done_ == length_) {
+		// At least as long open as it was closed, at 50 %: traffic cannot starve.
+		restUntil_ = restAfter(now, pause);
+		if (stuck_ || (back_ ? !done_ : done_ == length_)) {
 			phase_ = Phase::Over;
 			return;
 		}
-		// At least as long open as it was closed, at 50 %: traffic cannot starve.
-		restUntil_ = now + pause * (100 - duty()) / duty();
 		phase_ = Phase::Rest;
 	}
 
@@ -175,11 +189,20 @@ public:
 		       offset < sliceOffset_ + sliceLength_;
 	}
 
+	/** Between two slices, or before the first: nothing is stopped. */
+	bool resting() const { return phase_ == Phase::Rest; }
+	/** Until when what was stopped is to be left alone, by the duty cycle, ns. */
+	uint64_t restUntilNs() const { return restUntil_; }
+	/** The same for a pause of @p ns that ends at @p now. */
+	uint64_t restAfter(uint64_t now, uint64_t ns) const
+	{
+		return now + ns * (100 - duty()) / duty();
+	}
 	bool over() const { return phase_ == Phase::Over; }
 	/** 0, or why it was aborted or revoked. */
 	int result() const { return result_; }
 	bool rollingBack() const { return back_; }
-	/** It ended with the memory at two places, and an importer holding one. */
+	/** It could not go back either: the memory stays at two places. */
 	bool stuck() const { return stuck_; }
 	/** [0, moved()) is at the new place. */
 	uint64_t moved() const { return done_; }
@@ -188,13 +211,13 @@ public:
 	uint64_t longestPauseNs() const { return longestPause_; }
 	/** What one slice is expected to take from Invalidate to Resume. */
 	uint64_t expectedPauseNs() const { return overheadNs_ + sliceLength_ * 1000 / bytesPerUs_; }
-	/** The bound that can be kept: the policy's, or what one page needs. */
+	/** The bound that can be kept: the policy's, or what the smallest slice needs. */
 	uint64_t effectiveMaxPauseNs() const
 	{
-		const uint64_t onePage = overheadNs_ + page_ * 1000 / bytesPerUs_;
-		return policy_.whole ? std::max(policy_.maxPauseNs,
-						overheadNs_ + length_ * 1000 / bytesPerUs_)
-				     : std::max(policy_.maxPauseNs, onePage);
+		const uint64_t slice =
+			policy_.whole ? length_
+				      : std::max(page_, leastCopyNs() * bytesPerUs_ / 1000);
+		return std::max(policy_.maxPauseNs, overheadNs_ + slice * 1000 / bytesPerUs_);
 	}
 
 private:
@@ -218,6 +241,15 @@ private:
 		return slice(Do::Invalidate);
 	}
 
+	/** There is nothing left to fall back to: the slice stays where it is, and so do the rest.
+	 */
+	void giveUp()
+	{
+		stuck_ = true;
+		sliceAborted_ = true;
+		phase_ = Phase::Resume;
+	}
+
 	Step drain(uint64_t now)
 	{
 		const uint64_t deadline =
@@ -237,27 +269,42 @@ private:
 		return slice(Do::Revoke);
 	}
 
+	/**
+	 * Where stopping and resuming take most of a pause, smaller slices make more pauses and
+	 * hardly shorter ones. So a part of each is left for copying, whatever the rest takes.
+	 */
+	uint64_t leastCopyNs() const { return policy_.maxPauseNs / 4; }
+
 	/** As many pages as fit into the pause beside what stopping and resuming cost. */
 	uint64_t sliceBytes() const
 	{
-		const uint64_t room =
+		const uint64_t left =
 			policy_.maxPauseNs > overheadNs_ ? policy_.maxPauseNs - overheadNs_ : 0;
 		// A fifth is left for what no average foresees.
-		const uint64_t bytes = room * bytesPerUs_ / 1000 / 5 * 4;
+		const uint64_t bytes = std::max(left, leastCopyNs()) * bytesPerUs_ / 1000 / 5 * 4;
 		return std::max(bytes / page_ * page_, page_);
 	}
+
+	// What follows learns from what is usual. A slice in which a thread lost its CPU is off by
+	// a factor of ten or more and says nothing about the next; so one sample counts for no more
+	// than a step. What has really changed is arrived at by several.
 
 	void learn(uint64_t bytes, uint64_t ns)
 	{
 		sliceCopyNs_ = ns;
 		const uint64_t rate = std::max<uint64_t>(bytes * 1000 / ns, 1);
-		// Down at once, up slowly: a pause that is too long is worse than one too many.
-		bytesPerUs_ = rate < bytesPerUs_ ? (bytesPerUs_ + 3 * rate) / 4
-						 : (7 * bytesPerUs_ + rate) / 8;
+		// Down fast, up slowly: a pause that is too long is worse than one too many.
+		bytesPerUs_ = rate < bytesPerUs_
+				      ? (bytesPerUs_ + std::max(rate, bytesPerUs_ / 2)) / 2
+				      : (7 * bytesPerUs_ + rate) / 8;
 		bytesPerUs_ = std::max<uint64_t>(bytesPerUs_, 1);
 	}
 
-	void overhead(uint64_t ns) { overheadNs_ = (7 * overheadNs_ + ns) / 8; }
+	void overhead(uint64_t ns)
+	{
+		const uint64_t most = overheadNs_ + overheadNs_ / 2 + 5000;
+		overheadNs_ = (7 * overheadNs_ + std::min(ns, most)) / 8;
+	}
 
 	const uint64_t length_;
 	const uint64_t page_;
@@ -276,7 +323,7 @@ private:
 	uint64_t sliceLength_ = 0;
 	uint64_t sliceCopyNs_ = 0;
 	uint64_t invalidatedAt_ = 0;
-	uint64_t drainedAt_ = 0;
+	uint64_t copyAt_ = 0; /* when copying began, and not when it could have */
 	uint64_t restUntil_ = 0;
 	uint64_t slices_ = 0;
 	uint64_t copyNs_ = 0;

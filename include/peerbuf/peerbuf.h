@@ -25,6 +25,7 @@
 #ifndef PEERBUF_PEERBUF_H
 #define PEERBUF_PEERBUF_H
 
+#include <peerbuf/gate.h>
 #include <peerbuf/types.h>
 
 #ifdef __cplusplus
@@ -151,6 +152,15 @@ PEERBUF_API int peerbuf_importer_open_ops(struct peerbuf_context *ctx, peerbuf_i
 					  const char *ops, const void **ret_ops,
 					  void **ret_importer);
 
+/**
+ * The gate that the application's calls into an importer's data path go through (gate.h:
+ * peerbuf_progress_enter and leave). It is valid while the importer is open.
+ * @return -EOPNOTSUPP: this importer has none: its data path is hardware, or it was not opened as
+ *   bracketed (then it never follows moves, and nothing has to be bracketed).
+ */
+PEERBUF_API int peerbuf_importer_gate(struct peerbuf_context *ctx, peerbuf_importer_t importer,
+				      struct peerbuf_gate **ret_gate);
+
 /* ---- memory ------------------------------------------------------------------------------- */
 
 struct peerbuf_buffer_info {
@@ -167,10 +177,21 @@ struct peerbuf_buffer_info {
 /** Allocate memory of the device, zeroed; size is rounded up to its granularity. */
 PEERBUF_API int peerbuf_alloc(struct peerbuf_context *ctx, peerbuf_exporter_t exporter,
 			      uint64_t size, peerbuf_buffer_t *ret_buffer);
-/** Free it. @return -EBUSY: it is registered. */
+/** Free it. @return -EBUSY: it is registered, or between cpu_begin and cpu_end. */
 PEERBUF_API int peerbuf_free(struct peerbuf_context *ctx, peerbuf_buffer_t buffer);
 PEERBUF_API int peerbuf_query_buffer(struct peerbuf_context *ctx, peerbuf_buffer_t buffer,
 				     struct peerbuf_buffer_info *ret_info);
+
+/**
+ * Bracket the application's own access to a buffer's address by the CPU, so that the memory does
+ * not move meanwhile. begin makes progress (as peerbuf_progress) until no move is under way.
+ * Nests, on one thread also while a move waits; keep it short: the move waits for it.
+ * @param timeout_ns of begin. @return -ETIMEDOUT; -ENODEV: gone, or revoked and not registered
+ *   anew since; end: -EINVAL: not begun.
+ */
+PEERBUF_API int peerbuf_cpu_begin(struct peerbuf_context *ctx, peerbuf_buffer_t buffer,
+				  uint64_t timeout_ns);
+PEERBUF_API int peerbuf_cpu_end(struct peerbuf_context *ctx, peerbuf_buffer_t buffer);
 
 /* ---- registration ------------------------------------------------------------------------- */
 
@@ -294,10 +315,19 @@ PEERBUF_API int peerbuf_negotiate(struct peerbuf_context *ctx, peerbuf_exporter_
 				  const struct peerbuf_policy *policy, uint32_t *ret_flow,
 				  struct peerbuf_refusal *refusals, size_t capacity, size_t *ret_n);
 
+/**
+ * With the flow Rekey: the application has seen PEERBUF_EVENT_SUSPENDED, has stopped its peers and
+ * has no operation with the old keys left. The regions are deregistered, the memory moves, and
+ * PEERBUF_EVENT_REKEYED says that peerbuf_query_reg_importer has new keys.
+ * @return -EINVAL: nothing of it is waiting for this.
+ */
+PEERBUF_API int peerbuf_rekey_ready(struct peerbuf_context *ctx, peerbuf_reg_t reg);
+
 /* ---- progress and events ------------------------------------------------------------------ */
 
 enum peerbuf_event_type {
-	PEERBUF_EVENT_SUSPENDED = 1, /* a range waits for a move; nothing to do */
+	PEERBUF_EVENT_SUSPENDED =
+		1, /* a range waits for a move; with Rekey see peerbuf_rekey_ready */
 	PEERBUF_EVENT_RESUMED = 2,
 	PEERBUF_EVENT_REKEYED = 3,
 	PEERBUF_EVENT_REVOKED = 4,     /* taken back: keys fail; deregister */
@@ -314,6 +344,7 @@ struct peerbuf_event {
 	uint64_t offset; /* in the buffer */
 	uint64_t length;
 	uint64_t generation;
+	uint64_t expected_ns; /* SUSPENDED: how long, about; 0: not known */
 };
 
 /**

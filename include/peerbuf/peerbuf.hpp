@@ -167,6 +167,66 @@ public:
 	}
 };
 
+/**
+ * Inside a gate for as long as it lives, if it says so; made around one call into the provider.
+ *
+ *     if (const Inside inside(gate); inside)
+ *             n = fi_cq_read(cq, entries, count);
+ */
+class Inside
+{
+public:
+	/** @param gate of peerbuf_importer_gate; null where nothing has to be bracketed. */
+	explicit Inside(peerbuf_gate *gate)
+	    : gate_(gate),
+	      entered_(!gate || !peerbuf_progress_enter(gate))
+	{
+	}
+	~Inside()
+	{
+		if (gate_ && entered_)
+			peerbuf_progress_leave(gate_);
+	}
+	Inside(const Inside &) = delete;
+	Inside &operator=(const Inside &) = delete;
+	/** False: the gate is closed; make progress and come again. */
+	explicit operator bool() const { return entered_; }
+
+private:
+	peerbuf_gate *gate_;
+	const bool entered_;
+};
+
+/** The application's own access to a buffer's address: the memory stays for as long as it lives. */
+class CpuAccess
+{
+public:
+	/** @return what peerbuf_cpu_begin returned. An earlier access ends. */
+	int begin(const Context &ctx, peerbuf_buffer_t buffer, uint64_t timeoutNs)
+	{
+		end();
+		const int rc = peerbuf_cpu_begin(ctx.get(), buffer, timeoutNs);
+		if (!rc) {
+			ctx_ = ctx.get();
+			buffer_ = buffer;
+		}
+		return rc;
+	}
+	void end()
+	{
+		if (ctx_)
+			peerbuf_cpu_end(std::exchange(ctx_, nullptr), buffer_);
+	}
+	CpuAccess() = default;
+	~CpuAccess() { end(); }
+	CpuAccess(const CpuAccess &) = delete;
+	CpuAccess &operator=(const CpuAccess &) = delete;
+
+private:
+	peerbuf_context *ctx_ = nullptr;
+	peerbuf_buffer_t buffer_ = 0;
+};
+
 } // namespace peerbuf
 
 #endif

@@ -44,11 +44,12 @@ enum peerbuf_log_level {
 /** An exporter tells that memory is about to move or is taken back. */
 struct peerbuf_invalidate {
 	uint32_t struct_size;
-	uint32_t reason;     /* enum peerbuf_reason */
-	uint64_t offset;     /* in the buffer */
-	uint64_t length;     /* not 0 */
-	uint64_t generation; /* of the place that is being left */
-	uint64_t cookie;     /* given back by invalidate_done */
+	uint32_t reason;      /* enum peerbuf_reason */
+	uint64_t offset;      /* in the buffer */
+	uint64_t length;      /* not 0 */
+	uint64_t generation;  /* of the place that is being left */
+	uint64_t cookie;      /* given back by invalidate_done */
+	uint64_t expected_ns; /* how long the range will be away, about; 0: not known */
 };
 
 /** An exporter tells that the memory may be used again. */

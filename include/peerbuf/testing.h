@@ -34,6 +34,73 @@ struct peerbuf_exporter_stats {
 	uint64_t violations;  /* breaches of the contract seen: unmap twice, unpin unpinned, ... */
 	uint64_t moves;
 	uint64_t quarantined; /* bytes never to be reused because an importer did not let go */
+	uint64_t slices;      /* of finished moves */
+	uint64_t evictions;
+	uint64_t refaults;
+	uint64_t aborted; /* moves that were rolled back */
+};
+
+/** What a move does when an importer has not let go of a slice in time. */
+enum peerbuf_past_deadline {
+	PEERBUF_PAST_DEADLINE_ABORT = 0, /* roll back by the same protocol */
+	PEERBUF_PAST_DEADLINE_WAIT = 1,
+	PEERBUF_PAST_DEADLINE_REVOKE = 2, /* take it back; what is still held goes to quarantine */
+};
+
+#define PEERBUF_MOVE_UNSLICED (1u << 0) /* in one piece, whatever the pause */
+/** Damage on purpose, for controls that must fail: importers are not told. */
+#define PEERBUF_MOVE_NO_NOTIFY (1u << 1)
+
+struct peerbuf_move_request {
+	uint32_t struct_size;
+	uint32_t placement; /* PEERBUF_PLACEMENT_*; 0: another place of the same kind */
+	uint32_t flags;
+	uint32_t duty_percent;	/* most of the time that gates may be closed; 0: 50 */
+	uint64_t max_pause_ns;	/* 0: 500,000 */
+	uint64_t deadline_ns;	/* for a slice's tickets; 0: 1 s */
+	uint32_t past_deadline; /* enum peerbuf_past_deadline */
+	uint32_t reserved;
+};
+
+struct peerbuf_move_status {
+	uint32_t struct_size;
+	uint32_t running; /* 1: a move of the buffer is under way */
+	int32_t result;	  /* of the last one: 0, -ETIMEDOUT (aborted), -EBUSY, -ENODEV, ... */
+	uint32_t placement;
+	uint64_t generation;
+	uint64_t moved; /* bytes at the new place so far */
+	uint64_t slices;
+	uint64_t effective_max_pause_ns; /* what the bound came to: max(policy, one page) */
+	uint64_t copy_ns;		 /* time spent copying */
+	uint64_t wall_ns;		 /* of the whole move */
+	uint64_t page_size; /* of the memory behind the buffer, as the kernel says; bytes */
+};
+
+/** What the memory of one placement is to the world; a step at a time. */
+enum peerbuf_pool_state {
+	PEERBUF_POOL_OFFLINE = 1,  /* not there */
+	PEERBUF_POOL_ISOLATED = 2, /* limits can be set; nothing new goes into it */
+	PEERBUF_POOL_ONLINE = 3,
+};
+
+/** What a tenant of a device may have. */
+struct peerbuf_tenant_limits {
+	uint32_t struct_size;
+	uint32_t reserved;
+	uint64_t bytes;	 /* allocated, wherever they are; PEERBUF_UNLIMITED */
+	uint64_t pinned; /* of the device's memory */
+	/** While it has no more of the device's memory than this, none of it makes room for others.
+	 */
+	uint64_t min_resident;
+};
+
+struct peerbuf_tenant_status {
+	uint32_t struct_size;
+	uint32_t clients; /* connected */
+	struct peerbuf_tenant_limits limits;
+	uint64_t bytes;	   /* allocated */
+	uint64_t resident; /* of these, in the device's memory */
+	uint64_t pinned;   /* by it, whoever allocated it */
 };
 
 struct peerbuf_exporter_test_ops {
@@ -58,6 +125,30 @@ struct peerbuf_exporter_test_ops {
 	int (*fault)(void *device, const char *step, uint32_t skip, uint32_t count, int err,
 		     uint64_t delay_ns);
 	int (*stats)(void *device, struct peerbuf_exporter_stats *ret_stats);
+	/**
+	 * Start to move a whole buffer; it goes on while everybody makes progress.
+	 * @return -EBUSY: pinned, a move is under way, or an importer cannot reach the
+	 *   destination; -ENOMEM: no room there, nothing was suspended; -EINVAL; -EOPNOTSUPP: the
+	 *   memory is static, or past_deadline revokes and the device never does; -ENODEV: revoked.
+	 */
+	int (*move)(void *device, uint64_t buffer, const struct peerbuf_move_request *request);
+	int (*move_status)(void *device, uint64_t buffer, struct peerbuf_move_status *ret_status);
+	/**
+	 * Bring the pool of one PEERBUF_PLACEMENT_* to the next or the last enum
+	 * peerbuf_pool_state.
+	 * @return -EBUSY: something is in it still; -EINVAL: no such pool, or not one step.
+	 */
+	int (*pool)(void *device, uint32_t placement, uint32_t state);
+	/**
+	 * Also before the tenant's first client comes; they stay with the device.
+	 * @return -ENODEV: the pool is offline; -EBUSY: it has more already; -ENOMEM: the minimum
+	 *   cannot be promised beside what others were promised or have pinned.
+	 */
+	int (*set_limits)(void *device, const char *tenant,
+			  const struct peerbuf_tenant_limits *limits);
+	/** @return -ENOENT: no client and no limits of that name. */
+	int (*tenant_status)(void *device, const char *tenant,
+			     struct peerbuf_tenant_status *ret_status);
 };
 
 struct peerbuf_importer_stats {
@@ -69,6 +160,14 @@ struct peerbuf_importer_stats {
 	uint64_t refaults;
 	uint64_t in_flight;  /* work requests not completed */
 	uint64_t violations; /* breaches seen: touched memory after letting go, ... */
+	uint64_t pauses;     /* times the data path was stopped and went on again */
+};
+
+/** One time that the data path was stopped. */
+struct peerbuf_pause {
+	uint64_t ns;
+	uint32_t preempted; /* 1: the thread lost its CPU in the middle */
+	uint32_t reserved;
 };
 
 enum peerbuf_transfer_op {
@@ -112,6 +211,8 @@ struct peerbuf_importer_test_ops {
 	int (*fault)(void *importer, const char *step, uint32_t skip, uint32_t count, int err,
 		     uint64_t delay_ns);
 	int (*stats)(void *importer, struct peerbuf_importer_stats *ret_stats);
+	/** The pauses since the last call, oldest first. @return how many were written. */
+	int (*pauses)(void *importer, struct peerbuf_pause *pauses, uint32_t capacity);
 };
 
 #ifdef __cplusplus

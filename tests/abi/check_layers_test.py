@@ -24,7 +24,9 @@ GOOD = {
     'core/session.h': '/* #include "exporter/emulated/device.h" */\n',
     'exporter/emulated/device.h': '#include <peerbuf/types.h>\n',
     'exporter/emulated/device.cpp': '#include "device.h"\n#include <sys/socket.h>\n'
-                                    '#include <peerbuf/plugin_support.hpp>\n',
+                                    '#include <peerbuf/plugin_support.hpp>\n'
+                                    '#include <peerbuf/mover.hpp>\n',
+    'include/peerbuf/mover.hpp': '#include <cstdint>\n',
     'exporter/emulated/process/main.cpp': '#include "exporter/emulated/device.h"\n',
     'importer/fabric/fabric.cpp': '#include <rdma/fabric.h>\n#include <peerbuf/types.h>\n',
     'topology/pci.cpp': '#include "pci.h"\n#include <dirent.h>\n',

@@ -75,6 +75,7 @@ static void check_importer(const char *path, const struct peerbuf_importer_plugi
 		RULE(PEERBUF_IMPORTER_CAP_RESUME, resume, resume),
 		RULE(PEERBUF_IMPORTER_CAP_EVENTS, event_fd, progress),
 		RULE(PEERBUF_IMPORTER_CAP_OPS, open_ops, open_ops),
+		RULE(PEERBUF_IMPORTER_CAP_GATE, gate, gate),
 	};
 
 	if (p->struct_size != sizeof(*p))

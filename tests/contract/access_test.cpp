@@ -99,6 +99,32 @@ TEST_P(Access_, GivenAKeyThatWasDeregisteredWhenAPeerUsesItThenError)
 	EXPECT_GT(0, peer()->write(region, 0, &byte, 1));
 }
 
+class AccessReach_ : public PairTest
+{
+};
+
+TEST_P(AccessReach_, GivenAPairThenItIsRefusedOrEveryByteArrivesWithoutABreach)
+{
+	const Buffer buffer = filledBuffer();
+	peerbuf_reg_t reg = 0;
+	const int rc = registerRange(buffer, 0, buffer.size, &reg);
+	if (!verdict().works()) {
+		EXPECT_GT(0, rc) << verdict().why;
+		EXPECT_TRUE(world().nothingHeld());
+		return;
+	}
+	ASSERT_PB_OK(rc);
+	NEEDS_PEER();
+	std::vector<uint8_t> seen(buffer.size);
+	EXPECT_EQ(0, peer()->read(world().region(reg), 0, seen.data(), seen.size()));
+	EXPECT_TRUE(seen == test::pattern(0, buffer.size));
+	EXPECT_PB_OK(world().deregister(reg));
+	EXPECT_TRUE(world().nothingHeld()); // an importer counts what it must not reach
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AccessReach_);
+INSTANTIATE_TEST_SUITE_P(AllPairs, AccessReach_, testing::ValuesIn(allPairs()), pairName);
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Access_);
 INSTANTIATE_TEST_SUITE_P(Pairs, Access_, testing::ValuesIn(workingPairs()), pairName);
 

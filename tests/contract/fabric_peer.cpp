@@ -29,10 +29,12 @@ constexpr std::chrono::milliseconds transfer_limit(20000);
 class FabricObjects : public ImporterObjects
 {
 public:
-	FabricObjects(std::string provider, std::unique_ptr<RmaEndpoint> endpoint)
+	FabricObjects(std::string provider, bool bracketed, std::unique_ptr<RmaEndpoint> endpoint)
 	    : provider_(std::move(provider)),
+	      bracketed_(bracketed),
 	      endpoint_(std::move(endpoint))
 	{
+		objects_.flags = bracketed ? PEERBUF_FABRIC_BRACKETED : 0;
 		objects_.struct_size = sizeof(objects_);
 		objects_.domain = endpoint_->domain();
 		objects_.info = endpoint_->info();
@@ -40,18 +42,36 @@ public:
 	}
 
 	const void *objects() const override { return &objects_; }
+	void opened(peerbuf_context *ctx, peerbuf_importer_t importer) override
+	{
+		if (!bracketed_)
+			return;
+		ctx_ = ctx;
+		EXPECT_PB_OK(peerbuf_importer_gate(ctx, importer, &gate_));
+	}
 	void progress() override
 	{
 		tools::RmaCompletion ignored; // a peer's mistake is the peer's to report
-		endpoint_->pollOnce(&ignored);
+		if (!gate_) {
+			endpoint_->pollOnce(&ignored);
+			return;
+		}
+		if (peerbuf_progress_enter(gate_) == 0) {
+			endpoint_->pollOnce(&ignored);
+			peerbuf_progress_leave(gate_);
+		}
+		EXPECT_PB_OK(peerbuf_progress(ctx_));
 	}
 	const std::string &provider() const { return provider_; }
 	const RmaEndpoint &endpoint() const { return *endpoint_; }
 
 private:
 	std::string provider_;
+	bool bracketed_;
 	std::unique_ptr<RmaEndpoint> endpoint_;
 	peerbuf_fabric_objects objects_ = {};
+	peerbuf_context *ctx_ = nullptr;
+	peerbuf_gate *gate_ = nullptr;
 };
 
 class FabricPeer : public Peer
@@ -150,7 +170,7 @@ std::vector<std::string> defaultFabricProviders()
 	return chosen;
 }
 
-std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &provider,
+std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &provider, bool bracketed,
 						   std::string *ret_why)
 {
 	if (provider.empty()) {
@@ -162,7 +182,7 @@ std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &provider,
 	std::unique_ptr<RmaEndpoint> endpoint = RmaEndpoint::create(options, *ret_why);
 	if (!endpoint)
 		return nullptr;
-	return std::make_unique<FabricObjects>(provider, std::move(endpoint));
+	return std::make_unique<FabricObjects>(provider, bracketed, std::move(endpoint));
 }
 
 std::unique_ptr<Peer> makeFabricPeer(ImporterObjects &target, std::string *ret_why)

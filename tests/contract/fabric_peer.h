@@ -14,8 +14,12 @@ namespace peerbuf::contract
 /** The providers the suite tries where nobody says which. */
 std::vector<std::string> defaultFabricProviders();
 
-/** The target's domain and endpoint, as an application has them. @return null with the reason. */
-std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &provider,
+/**
+ * The target's domain and endpoint, as an application has them. @param bracketed it makes its
+ * provider calls inside the importer's gate, so that memory may move between them. @return null
+ * with the reason.
+ */
+std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &provider, bool bracketed,
 						   std::string *ret_why);
 
 /** An ordinary libfabric initiator in this process, connected to @p target's endpoint. */

@@ -26,7 +26,10 @@ constexpr int exit_usage = 2;
 const char usage[] =
 	"usage: peerbuf_contract_suite [--exporter SPEC]... [--importer SPEC]... [--gtest_...]\n"
 	"  SPEC is NAME[:key=value[,key=value...]]\n"
-	"  importer fabric takes provider=NAME, the provider of the domain the suite makes for it\n"
+	"  importer fabric takes provider=NAME, the provider of the domain the suite makes for "
+	"it,\n"
+	"  and bracketed=yes, the suite's calls into it go through the importer's gate\n"
+	"  PEERBUF_TEST_SEED=N in the environment replays every random choice; default 1\n"
 	"  without --exporter: every variant of the emulated exporter\n"
 	"  without --importer: every variant of the emulated importer, and fabric with the\n"
 	"  providers there are\n";
@@ -99,6 +102,19 @@ std::string pluginsThere(peerbuf_context *ctx)
 	}
 }
 
+/** Every provider as it is, and once more bracketed by the gate where it can follow moves then. */
+std::vector<PluginSpec> fabricSpecs(const std::vector<std::string> &providers)
+{
+	std::vector<PluginSpec> specs;
+	for (const std::string &provider : providers) {
+		const PluginSpec plain = {"fabric", {{"provider", provider}}};
+		specs.push_back(plain);
+		if (provider.compare(0, 3, "tcp") == 0)
+			specs.push_back(plain.with("bracketed", "yes"));
+	}
+	return specs;
+}
+
 /**
  * Open every device once, so that the tests can be listed by what the devices offer. The last
  * @p n_narrow exporters are there for one property each.
@@ -126,8 +142,7 @@ void survey(const std::vector<PluginSpec> &exporters, size_t n_narrow,
 			       "\nplugins there are:" + pluginsThere(world.ctx()));
 		open_importers.push_back(opened);
 	}
-	for (const std::string &provider : providers) {
-		const PluginSpec spec = {"fabric", {{"provider", provider}}};
+	for (const PluginSpec &spec : fabricSpecs(providers)) {
 		const contract::Importer *opened = world.tryImporter(spec, &why);
 		if (opened)
 			open_importers.push_back(opened);
@@ -191,7 +206,7 @@ int main(int argc, char **argv)
 			std::cout << "left out: " << family << " tests: " << reason << "\n";
 	};
 	note("Revoke", contract::revokingPairs(), "no pair has an exporter that may revoke");
-	note("Invalidate", contract::movablePairs(), "no pair is Movable");
+	note("Invalidate and Move", contract::movablePairs(), "no pair is Movable");
 	note("Quota", contract::chargedPairs(), "no pair pins memory that moves");
 
 	testing::InitGoogleTest(&argc, argv);

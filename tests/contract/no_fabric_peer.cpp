@@ -10,7 +10,7 @@ std::vector<std::string> defaultFabricProviders()
 	return {};
 }
 
-std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &, std::string *ret_why)
+std::unique_ptr<ImporterObjects> makeFabricObjects(const std::string &, bool, std::string *ret_why)
 {
 	*ret_why = "this suite was built without libfabric";
 	return nullptr;

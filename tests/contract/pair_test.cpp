@@ -94,6 +94,23 @@ std::vector<Pair> movablePairs()
 	});
 }
 
+std::vector<Pair> evictingPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.flow == PEERBUF_FLOW_MOVABLE &&
+		       pair.exporter_offer.placements ==
+			       (PEERBUF_PLACEMENT_DEVICE | PEERBUF_PLACEMENT_HOST);
+	});
+}
+
+std::vector<Pair> fixedPairs()
+{
+	return pairsThat([](const Pair &pair) {
+		return pair.verdict.works() && pair.verdict.flow != PEERBUF_FLOW_MOVABLE &&
+		       !pair.narrow && pair.exporter_offer.stability == PEERBUF_STABILITY_MOVES;
+	});
+}
+
 std::vector<Pair> chargedPairs()
 {
 	return pairsThat([](const Pair &pair) { return pair.verdict.charged_pin && !pair.narrow; });
@@ -199,6 +216,71 @@ void PairTest::restore(const Buffer &buffer)
 		return rc != -EBUSY;
 	}));
 	EXPECT_EQ(0, rc) << test::errnoName(rc);
+}
+
+int PairTest::startMove(const Buffer &buffer, const MoveWish &wish)
+{
+	peerbuf_move_request request = {};
+	request.struct_size = sizeof(request);
+	request.placement = wish.placement;
+	request.flags = wish.flags;
+	request.duty_percent = wish.duty_percent;
+	request.max_pause_ns = wish.max_pause_ns;
+	request.deadline_ns = wish.deadline_ns;
+	request.past_deadline = wish.past_deadline;
+	return exporter().ops->move(exporter().device, buffer.handle, &request);
+}
+
+peerbuf_move_status PairTest::moveStatus(const Buffer &buffer)
+{
+	peerbuf_move_status status = {};
+	status.struct_size = sizeof(status);
+	const int rc = exporter().ops->move_status(exporter().device, buffer.handle, &status);
+	EXPECT_EQ(0, rc) << "move_status: " << test::errnoName(rc);
+	return status;
+}
+
+peerbuf_move_status PairTest::endMove(const Buffer &buffer, std::vector<peerbuf_event> *ret_events,
+				      const std::function<void()> &meanwhile)
+{
+	peerbuf_move_status status = {};
+	std::vector<peerbuf_event> &events = *ret_events;
+	EXPECT_TRUE(world().progressUntil(
+		[&] {
+			if (meanwhile)
+				meanwhile();
+			status = moveStatus(buffer);
+			return !status.running &&
+			       countEvents(events, PEERBUF_EVENT_SUSPENDED) ==
+				       countEvents(events, PEERBUF_EVENT_RESUMED) +
+					       countEvents(events, PEERBUF_EVENT_REKEYED);
+		},
+		&events))
+		<< "the move did not end: running " << status.running << ", moved " << status.moved
+		<< ", " << status.slices << " slices, "
+		<< countEvents(events, PEERBUF_EVENT_SUSPENDED) << " SUSPENDED, "
+		<< countEvents(events, PEERBUF_EVENT_RESUMED) << " RESUMED";
+	return status;
+}
+
+int PairTest::peerWrite(const RegionInfo &region, uint64_t offset, const void *data, size_t length)
+{
+	int rc = -EBUSY;
+	EXPECT_TRUE(world().progressUntil([&] {
+		rc = peer()->write(region, offset, data, length);
+		return rc != -EBUSY;
+	})) << "the range stays suspended";
+	return rc;
+}
+
+int PairTest::peerRead(const RegionInfo &region, uint64_t offset, void *data, size_t length)
+{
+	int rc = -EBUSY;
+	EXPECT_TRUE(world().progressUntil([&] {
+		rc = peer()->read(region, offset, data, length);
+		return rc != -EBUSY;
+	})) << "the range stays suspended";
+	return rc;
 }
 
 void PairTest::drainImporter()

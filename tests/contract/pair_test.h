@@ -2,6 +2,7 @@
 #ifndef PEERBUF_TESTS_CONTRACT_PAIR_TEST_H
 #define PEERBUF_TESTS_CONTRACT_PAIR_TEST_H
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -47,6 +48,8 @@ std::vector<Pair> allPairs();
 std::vector<Pair> workingPairs();  /* some flow is right */
 std::vector<Pair> revokingPairs(); /* ... and the exporter may revoke */
 std::vector<Pair> movablePairs();  /* ... and the flow is Movable */
+std::vector<Pair> evictingPairs(); /* ... and the memory may be in two tiers */
+std::vector<Pair> fixedPairs();	   /* ... and the memory moves, but not under this importer */
 std::vector<Pair> chargedPairs();  /* ... and pins are charged */
 std::vector<Pair> limitedPairs();  /* ... and the importer's regions are shorter than memory */
 std::vector<Pair> windowPairs();   /* ... and the exporter has a window that limits */
@@ -87,6 +90,28 @@ protected:
 	/** Everything still in flight at the importer is brought to its end. */
 	void drainImporter();
 
+	/* Moves, where the exporter has them: see NEEDS_MOVES. */
+	struct MoveWish {
+		uint64_t max_pause_ns = 1; /* page by page */
+		uint32_t placement = 0;
+		uint32_t flags = 0;
+		uint32_t past_deadline = PEERBUF_PAST_DEADLINE_ABORT;
+		uint64_t deadline_ns = 0;
+		uint32_t duty_percent = 0;
+	};
+	/** @return what the exporter's move says. */
+	int startMove(const Buffer &buffer, const MoveWish &wish);
+	peerbuf_move_status moveStatus(const Buffer &buffer);
+	/**
+	 * Until it has ended and everybody who was stopped goes on. @p meanwhile is called over and
+	 * over. @return its status.
+	 */
+	peerbuf_move_status endMove(const Buffer &buffer, std::vector<peerbuf_event> *ret_events,
+				    const std::function<void()> &meanwhile = nullptr);
+	/** As of the peer, through suspensions; progress is made meanwhile. */
+	int peerWrite(const RegionInfo &region, uint64_t offset, const void *data, size_t length);
+	int peerRead(const RegionInfo &region, uint64_t offset, void *data, size_t length);
+
 	/** The data path, or null with why_no_peer_. */
 	Peer *peer();
 
@@ -110,6 +135,14 @@ private:
 	do {                                                                                       \
 		if (!(condition))                                                                  \
 			GTEST_SKIP() << (reason);                                                  \
+	} while (false)
+#define NEEDS_MOVES()                                                                              \
+	do {                                                                                       \
+		NEEDS_EXPORTER_OP(move);                                                           \
+		NEEDS_EXPORTER_OP(move_status);                                                    \
+		NEEDS_EXPORTER_OP(device_read);                                                    \
+		NEEDS_EXPORTER_OP(device_write);                                                   \
+		NEEDS_EXPORTER_OP(stats);                                                          \
 	} while (false)
 #define NEEDS_PEER() NEEDS(peer() != nullptr, why_no_peer_)
 #define NEEDS_PEER_THAT_IS_REFUSED()                                                               \

@@ -250,6 +250,43 @@ TEST_P(Revoke_, Rule50_GivenATransferInFlightWhenRevokedThenTheMemoryIsHeldUntil
 	EXPECT_TRUE(world().nothingHeld());
 }
 
+TEST_P(Revoke_, GivenATransferInFlightWhenRevokedThenNobodyElseGetsItsMemory)
+{
+	NEEDS_IMPORTER_OP(post);
+	NEEDS_IMPORTER_OP(step);
+	NEEDS_EXPORTER_OP(stats);
+	constexpr uint64_t largest = 16 << 20;
+	NEEDS(exporter().offer.memory_size != 0 && exporter().offer.memory_size <= largest,
+	      "the exporter has too much memory to use it up");
+	const Buffer buffer = filledBuffer();
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerRange(buffer, 0, buffer.size, &reg));
+	std::vector<uint8_t> data = test::pattern(0, 0x800, 5);
+	ASSERT_EQ(0, post(world().region(reg), PEERBUF_TRANSFER_WRITE, 0, data.data(), data.size(),
+			  1));
+	const int refault = importer().stats().translations == 0 ? 1 : 0;
+	ASSERT_EQ(refault + 1, importer().ops->step(importer().device, 1 + refault));
+	// more than there is without the memory that the packet is still going to hit
+	const uint64_t left = exporter().offer.memory_size - exporter().stats().memory_used;
+	revoke(buffer);
+	peerbuf_buffer_t next = 0;
+	const int rc = peerbuf_alloc(world().ctx(), exporter().id, left + 0x1000, &next);
+	drainImporter();
+	if (rc == 0) {
+		peerbuf_buffer_info info = {};
+		info.struct_size = sizeof(info);
+		EXPECT_PB_OK(peerbuf_query_buffer(world().ctx(), next, &info));
+		Buffer other;
+		other.handle = info.handle;
+		EXPECT_TRUE(deviceBytes(other, 0, info.size) == std::vector<uint8_t>(info.size, 0))
+			<< "a late packet hit another buffer";
+		EXPECT_PB_OK(peerbuf_free(world().ctx(), next));
+	} else {
+		EXPECT_EQ(test::errnoName(-ENOMEM), test::errnoName(rc));
+	}
+	EXPECT_PB_OK(world().deregister(reg));
+}
+
 TEST_P(Revoke_, GivenATransferInFlightWhenRevokedAndDeregisteredThenNothingIsLeft)
 {
 	NEEDS_IMPORTER_OP(post);

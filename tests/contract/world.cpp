@@ -8,6 +8,7 @@
 #include <peerbuf/plugin.h>
 
 #include "fabric_peer.h"
+#include "support/seed.h"
 
 namespace peerbuf::contract
 {
@@ -96,11 +97,15 @@ Importer *World::tryImporter(const test::PluginSpec &spec, std::string *ret_why)
 	importer->spec = spec;
 	test::PluginSpec plain = spec;
 	if (spec.name == "fabric") {
-		importer->objects = makeFabricObjects(spec.option("provider"), ret_why);
+		importer->objects = makeFabricObjects(spec.option("provider"),
+						      spec.option("bracketed") == "yes", ret_why);
 		if (!importer->objects)
 			return nullptr;
-		plain = spec.without("provider"); // it is the suite's, the domain is made with it
+		// they are the suite's, the domain is made with them
+		plain = spec.without("provider").without("bracketed");
 	}
+	if (spec.name == "emulated" && spec.option("seed").empty())
+		plain = spec.with("seed", std::to_string(test::seed()));
 	const std::vector<peerbuf_param> params = plain.params();
 	if (peerbuf_importer_open(ctx_, spec.name.c_str(), params.data(), params.size(),
 				  importer->objects ? importer->objects->objects() : nullptr,
@@ -108,6 +113,8 @@ Importer *World::tryImporter(const test::PluginSpec &spec, std::string *ret_why)
 		*ret_why = LastError::take().text();
 		return nullptr;
 	}
+	if (importer->objects)
+		importer->objects->opened(ctx_, importer->id);
 	importer->offer.struct_size = sizeof(importer->offer);
 	if (peerbuf_query_importer(ctx_, importer->id, &importer->offer) < 0) {
 		*ret_why = "no offer: " + LastError::take().text();

@@ -41,6 +41,12 @@ class ImporterObjects
 public:
 	virtual ~ImporterObjects() = default;
 	virtual const void *objects() const = 0;
+	/** The importer is open on them. */
+	virtual void opened(peerbuf_context *ctx, peerbuf_importer_t importer)
+	{
+		(void)ctx;
+		(void)importer;
+	}
 	/** Let the target side of the data path go on; called while the peer waits. */
 	virtual void progress() {}
 };

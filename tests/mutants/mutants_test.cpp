@@ -6,6 +6,7 @@
  * theirs.
  */
 #include <cstdlib>
+#include <iostream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -17,10 +18,13 @@
 
 #include <gtest/gtest.h>
 
+#include "support/seed.h"
+
 namespace
 {
 
 struct Mutant {
+	const char *title;
 	const char *name;
 	const char *exporter;
 	const char *importer;
@@ -30,7 +34,7 @@ struct Mutant {
 
 void PrintTo(const Mutant &mutant, std::ostream *out)
 {
-	*out << mutant.name;
+	*out << mutant.title;
 }
 
 constexpr const char *DEAF = "emulated:profile=neither";
@@ -39,19 +43,47 @@ constexpr const char *MOVES = "emulated:profile=moves";
 // With large pages a mapping begins well before its region.
 constexpr const char *COARSE = "emulated:profile=moves,granularity=64K";
 constexpr const char *REVOKES = "emulated:profile=revokes";
+// So little memory that the next allocation needs what was revoked.
+constexpr const char *SMALL = "emulated:profile=revokes,hbm=2M";
+constexpr const char *FOLLOWS = "emulated:profile=refault";
+constexpr const char *BLIND = "emulated:profile=refault,peer2peer=no";
+constexpr const char *BEHIND = "emulated:profile=neither,iommu=translating";
+
+constexpr const char *FLYING_REVOKE = "*Revoke*InFlight*";
+constexpr const char *FLYING_MOVE = "*Move_.*InFlight*";
 
 constexpr Mutant MUTANTS[] = {
-	{"double_unpin", MOVES, DEAF, "*Pin_.Rule21_*", Mutant::Where::Core},
-	{"missed_uncharge", MOVES, DEAF, "*Pin_.GivenARegistrationThenPins*", Mutant::Where::Core},
-	{"offset_dropped", COARSE, DEAF, "*Offset_.GivenViewsOfOneAllocationWhenPeerReads*",
+	{"early_reuse_revoke", "early_reuse", SMALL, STOPS,
+	 "*Revoke_.GivenATransferInFlightWhenRevokedThenNobodyElseGetsItsMemory*",
+	 Mutant::Where::Exporter},
+	{"early_reuse_move", "early_reuse", MOVES, FOLLOWS, FLYING_MOVE, Mutant::Where::Exporter},
+	{"ticket_lost_revoke", "ticket_lost", REVOKES, STOPS, FLYING_REVOKE,
 	 Mutant::Where::Importer},
-	{"first_segment_only", MOVES, DEAF, "*Offset_.GivenARegionOfManySegments*",
+	{"ticket_lost_move", "ticket_lost", MOVES, FOLLOWS, FLYING_MOVE, Mutant::Where::Importer},
+	{"ticket_double_revoke", "ticket_double", REVOKES, STOPS, FLYING_REVOKE,
 	 Mutant::Where::Importer},
-	{"key_reuse_after_revoke", REVOKES, STOPS, "*Revoke_.Rule55_*KeyIsTaken*",
+	{"ticket_double_move", "ticket_double", MOVES, FOLLOWS, FLYING_MOVE,
 	 Mutant::Where::Importer},
-	{"ticket_double", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
-	{"ticket_before_drain", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
-	{"ticket_lost", REVOKES, STOPS, "*Revoke*InFlight*", Mutant::Where::Importer},
+	{"ticket_before_drain_revoke", "ticket_before_drain", REVOKES, STOPS, FLYING_REVOKE,
+	 Mutant::Where::Importer},
+	{"ticket_before_drain_move", "ticket_before_drain", MOVES, FOLLOWS, FLYING_MOVE,
+	 Mutant::Where::Importer},
+	{"stale_translation_after_resume", "stale_translation_after_resume", MOVES, FOLLOWS,
+	 "*Move_.GivenTransfersBeforeDuringAndAfter*", Mutant::Where::Importer},
+	{"no_resume_after_abort", "no_resume_after_abort", MOVES, FOLLOWS, "*Move_.Rule51_*",
+	 Mutant::Where::Importer},
+	{"offset_dropped", "offset_dropped", COARSE, DEAF,
+	 "*Offset_.GivenViewsOfOneAllocationWhenPeerReads*", Mutant::Where::Importer},
+	{"first_segment_only", "first_segment_only", MOVES, DEAF,
+	 "*Offset_.GivenARegionOfManySegments*", Mutant::Where::Importer},
+	{"double_unpin", "double_unpin", MOVES, DEAF, "*Pin_.Rule21_*", Mutant::Where::Core},
+	{"missed_uncharge", "missed_uncharge", MOVES, DEAF, "*Pin_.GivenARegistrationThenPins*",
+	 Mutant::Where::Core},
+	{"key_reuse_after_revoke", "key_reuse_after_revoke", REVOKES, STOPS,
+	 "*Revoke_.Rule55_*KeyIsTaken*", Mutant::Where::Importer},
+	{"p2p_flag_ignored", "p2p_flag_ignored", MOVES, BLIND, "*AccessReach_*",
+	 Mutant::Where::Importer},
+	{"untranslated", "untranslated", MOVES, BEHIND, "*AccessReach_*", Mutant::Where::Importer},
 };
 
 class Mutants : public testing::TestWithParam<Mutant>
@@ -63,8 +95,9 @@ protected:
 	};
 
 	/** The cases, with the fault or without. */
-	static Outcome run(const Mutant &mutant, bool faulty)
+	static Outcome run(const Mutant &mutant, bool faulty, uint64_t seed)
 	{
+		setenv(peerbuf::test::seed_variable, std::to_string(seed).c_str(), 1);
 		const auto device = [&](const char *spec, Mutant::Where where) {
 			std::string out = spec;
 			if (faulty && mutant.where == where)
@@ -120,18 +153,32 @@ protected:
 TEST_P(Mutants, GivenTheFaultThenTheNamedCasesFailAndElsePass)
 {
 	const Mutant &mutant = GetParam();
-	const Outcome right = run(mutant, false);
-	EXPECT_TRUE(WIFEXITED(right.status) && WEXITSTATUS(right.status) == 0) << right.output;
-	EXPECT_TRUE(ranAny(right)) << "no case ran\n" << right.output;
-	const Outcome wrong = run(mutant, true);
-	EXPECT_TRUE(!WIFEXITED(wrong.status) || WEXITSTATUS(wrong.status) != 0) << "not caught\n"
-										<< wrong.output;
-	EXPECT_TRUE(ranAny(wrong)) << "it failed before any case ran\n" << wrong.output;
+	const uint64_t first = peerbuf::test::seed();
+	constexpr uint64_t tries = 3;
+	for (uint64_t seed = first; seed < first + tries; seed++) {
+		const Outcome wrong = run(mutant, true, seed);
+		ASSERT_TRUE(ranAny(wrong)) << "it failed before any case ran\n" << wrong.output;
+		if (WIFEXITED(wrong.status) && WEXITSTATUS(wrong.status) == 0)
+			continue;
+		// the very same without the fault, and with the same choices
+		const Outcome right = run(mutant, false, seed);
+		EXPECT_TRUE(WIFEXITED(right.status) && WEXITSTATUS(right.status) == 0)
+			<< right.output;
+		EXPECT_TRUE(ranAny(right)) << "no case ran\n" << right.output;
+		std::cout << mutant.name << ": caught by " << mutant.cases << " of "
+			  << mutant.exporter << " x " << mutant.importer << " with "
+			  << peerbuf::test::seed_variable << "=" << seed << "\n";
+		setenv(peerbuf::test::seed_variable, std::to_string(first).c_str(), 1);
+		return;
+	}
+	setenv(peerbuf::test::seed_variable, std::to_string(first).c_str(), 1);
+	FAIL() << "not caught with " << peerbuf::test::seed_variable << "=" << first << " to "
+	       << first + tries - 1;
 }
 
 std::string nameOf(const testing::TestParamInfo<Mutant> &info)
 {
-	return info.param.name;
+	return info.param.title;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mutants, testing::ValuesIn(MUTANTS), nameOf);

@@ -187,7 +187,7 @@ class Stranger:
     def providers(self):
         """Those of libfabric that the suite found for the exporter, its favourite first."""
         listing = run([self.suite, '--exporter', 'heap', '--gtest_list_tests'], self.env)
-        found = list(dict.fromkeys(re.findall(r'heap x fabric:provider=(\S+)', listing)))
+        found = list(dict.fromkeys(re.findall(r'heap x fabric:provider=([^\s,]+)', listing)))
         if not found:
             raise Stop('the suite found no provider of libfabric: ' + listing[:2000])
         return found

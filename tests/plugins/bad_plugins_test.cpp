@@ -215,11 +215,13 @@ const std::vector<Case> IMPORTERS = {
 	{"bit_resume_no_slot", Stage::Load, {"RESUME", "resume"}},
 	{"bit_events_no_slot", Stage::Load, {"EVENTS", "event_fd"}},
 	{"bit_ops_no_slot", Stage::Load, {"OPS", "open_ops"}},
+	{"bit_gate_no_slot", Stage::Load, {"GATE", "gate"}},
 	{"bit_events_no_progress", Stage::Load, {"EVENTS", "progress"}},
 	{"slot_invalidate_no_bit", Stage::Load, {"INVALIDATE", "invalidate"}},
 	{"slot_resume_no_bit", Stage::Load, {"RESUME", "resume"}},
 	{"slot_events_no_bit", Stage::Load, {"EVENTS", "event_fd"}},
 	{"slot_ops_no_bit", Stage::Load, {"OPS", "open_ops"}},
+	{"slot_gate_no_bit", Stage::Load, {"GATE", "gate"}},
 
 	{"open_null", Stage::Open, {"open", "0", "no object"}},
 	{"open_positive", Stage::Open, {"open"}, {1}},

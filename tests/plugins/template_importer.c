@@ -32,11 +32,13 @@ enum fault {
 	bit_resume_no_slot,
 	bit_events_no_slot,
 	bit_ops_no_slot,
+	bit_gate_no_slot,
 	bit_events_no_progress,
 	slot_invalidate_no_bit,
 	slot_resume_no_bit,
 	slot_events_no_bit,
 	slot_ops_no_bit,
+	slot_gate_no_bit,
 
 	/* open */
 	open_null,
@@ -284,6 +286,23 @@ static int do_open_ops(void *importer, const char *name, const void **ret_ops)
 	return 0;
 }
 
+static void do_drained(struct peerbuf_gate *gate)
+{
+	(void)gate;
+}
+
+static int do_gate(void *importer, struct peerbuf_gate **ret_gate)
+{
+	static struct peerbuf_gate open_gate = {
+		.struct_size = sizeof(open_gate),
+		.drained = do_drained,
+	};
+
+	(void)importer;
+	*ret_gate = &open_gate;
+	return 0;
+}
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 #define BIT(cap, off) ((off) ? 0 : PEERBUF_IMPORTER_CAP_##cap)
@@ -297,7 +316,8 @@ PEERBUF_PLUGIN_EXPORT const struct peerbuf_importer_plugin SYMBOL = {
 		BIT(INVALIDATE, IS(slot_invalidate_no_bit) || IS(offer_revocable_without_cap)) |
 		BIT(RESUME, IS(slot_resume_no_bit) || IS(offer_refault_without_resume) ||
 				    IS(offer_revocable_without_cap)) |
-		BIT(EVENTS, IS(slot_events_no_bit)) | BIT(OPS, IS(slot_ops_no_bit)),
+		BIT(EVENTS, IS(slot_events_no_bit)) | BIT(OPS, IS(slot_ops_no_bit)) |
+		BIT(GATE, IS(slot_gate_no_bit)),
 	.name = IS(null_name) ? NULL : NAME,
 	.description = "a template for tests, emulated",
 	.open = SLOT(do_open, IS(no_open)),
@@ -312,4 +332,5 @@ PEERBUF_PLUGIN_EXPORT const struct peerbuf_importer_plugin SYMBOL = {
 	.event_fd = SLOT(do_event_fd, IS(bit_events_no_slot)),
 	.progress = SLOT(do_progress, IS(bit_events_no_slot) || IS(bit_events_no_progress)),
 	.open_ops = SLOT(do_open_ops, IS(bit_ops_no_slot)),
+	.gate = SLOT(do_gate, IS(bit_gate_no_slot)),
 };

@@ -36,6 +36,11 @@ public:
 		peerbuf_invalidate inv;
 	};
 
+	struct Resumed {
+		uint64_t buffer;
+		peerbuf_resume res;
+	};
+
 	/** Answers host->invalidate; without it: 0. */
 	std::function<int(uint64_t buffer, const peerbuf_invalidate &inv)> onInvalidate;
 	/** Answers host->map; without it: -EINVAL. */
@@ -77,6 +82,11 @@ public:
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		return invalidated_;
+	}
+	std::vector<Resumed> resumed() const
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		return resumed_;
 	}
 	std::vector<uint64_t> tickets() const
 	{
@@ -133,8 +143,12 @@ private:
 		}
 		return self.onInvalidate ? self.onInvalidate(buffer, *inv) : 0;
 	}
-	static int resumeService(const peerbuf_host *, uint64_t, const peerbuf_resume *)
+	static int resumeService(const peerbuf_host *host, uint64_t buffer,
+				 const peerbuf_resume *res)
 	{
+		FakeHost &self = of(host);
+		std::lock_guard<std::mutex> lock(self.mutex_);
+		self.resumed_.push_back({buffer, *res});
 		return 0;
 	}
 	static int mapService(const peerbuf_host *host, uint64_t attachment, uint64_t offset,
@@ -156,6 +170,7 @@ private:
 	std::map<std::thread::id, Failure> failures_;
 	std::vector<Logged> log_;
 	std::vector<Invalidated> invalidated_;
+	std::vector<Resumed> resumed_;
 	std::vector<uint64_t> tickets_;
 };
 

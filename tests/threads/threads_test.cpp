@@ -8,13 +8,16 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "contract/world.h"
+#include "importer/fabric/domain_gate.h"
 #include "support/watchdog.h"
 
 namespace peerbuf::contract
@@ -28,6 +31,9 @@ using test::PluginSpec;
 constexpr unsigned workers = 3;
 constexpr unsigned iterations = 120;
 constexpr unsigned revokes = 40;
+constexpr unsigned moves = 40;
+constexpr uint64_t gateRounds = 300;
+constexpr uint64_t patience = 60'000'000'000; /* ns; longer is a thread that hangs */
 constexpr uint64_t buffer_size = 0x40000;
 constexpr unsigned watchdog_seconds = 240; /* a sanitizer makes it slow */
 
@@ -242,6 +248,205 @@ TEST_P(ThreadsRevoke, GivenARevokeThatMeetsADeregisterThenNeitherIsLost)
 	}
 }
 
+/** Memory that moves while all of that goes on. */
+class ThreadsMove : public Threads
+{
+protected:
+	/** Moves of any buffer, one after the other; at most @p n. */
+	void moveAll(unsigned n)
+	{
+		std::mt19937 random(7); // NOLINT(cert-msc51-cpp): replays
+		for (unsigned i = 0; i < n; i++) {
+			const Buffer &buffer = buffers_[random() % buffers_.size()];
+			peerbuf_move_request request = {};
+			request.struct_size = sizeof(request);
+			request.max_pause_ns = 1; // page by page
+			request.duty_percent = 100;
+			request.deadline_ns = patience;
+			const int rc =
+				exporter_->ops->move(exporter_->device, buffer.handle, &request);
+			EXPECT_TRUE(rc == 0 || rc == -EBUSY ||
+				    (GetParam().revokes && rc == -ENODEV))
+				<< test::errnoName(rc);
+			moved_ += rc == 0 ? 1 : 0;
+			waitFor(buffer);
+		}
+	}
+	void waitFor(const Buffer &buffer)
+	{
+		peerbuf_move_status status = {};
+		status.struct_size = sizeof(status);
+		do {
+			std::this_thread::yield();
+			ASSERT_EQ(0, exporter_->ops->move_status(exporter_->device, buffer.handle,
+								 &status));
+		} while (status.running);
+		// a deadline that passes is a thread that hangs
+		EXPECT_TRUE(status.result == 0 || GetParam().revokes)
+			<< test::errnoName(status.result);
+	}
+	/** The application's own CPU access, now and then. */
+	void touch(unsigned n)
+	{
+		std::mt19937 random(8); // NOLINT(cert-msc51-cpp): replays
+		for (unsigned i = 0; i < n; i++) {
+			const Buffer &buffer = buffers_[random() % buffers_.size()];
+			const int rc = peerbuf_cpu_begin(world_.ctx(), buffer.id, patience);
+			if (rc == 0) {
+				EXPECT_PB_OK(peerbuf_cpu_end(world_.ctx(), buffer.id));
+				continue;
+			}
+			EXPECT_TRUE(GetParam().revokes && rc == -ENODEV)
+				<< test::LastError::take().text();
+		}
+	}
+
+	std::atomic<unsigned> moved_ = 0;
+};
+
+TEST_P(ThreadsMove, GivenMovesDetachRevokeAndProgressAtOnceThenEverythingComesBack)
+{
+	ASSERT_TRUE(HAS_OP(exporter_->ops, move) && HAS_OP(exporter_->ops, move_status));
+	std::atomic<bool> stop = false;
+	std::thread progress([&] { progressUntil(stop); });
+	std::vector<std::thread> threads;
+	for (unsigned worker = 0; worker < workers; worker++)
+		threads.emplace_back([this, worker] { work(worker); });
+	threads.emplace_back([this] { moveAll(moves); });
+	threads.emplace_back([this] { touch(iterations); });
+	if (GetParam().revokes)
+		threads.emplace_back([this] { revokeAndRestore(); });
+	for (std::thread &thread : threads)
+		thread.join();
+	stop = true;
+	progress.join();
+	EXPECT_EQ(workers * iterations, done_ + refused_);
+	EXPECT_LT(0u, done_);
+	EXPECT_LT(0u, moved_);
+	EXPECT_TRUE(world_.progressUntil([&] { return world_.nothingHeld(); }));
+	RecordProperty("moved", static_cast<int>(moved_));
+	RecordProperty("cut_off", static_cast<int>(cut_off_));
+	// and it works as ever
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerRange(buffers_[0], 0, 0x1000, &reg));
+	EXPECT_PB_OK(peerbuf_deregister(world_.ctx(), reg));
+}
+
+TEST_P(ThreadsMove, GivenAMoveThatMeetsADeregisterThenNeitherHangs)
+{
+	std::atomic<bool> stop = false;
+	std::thread progress([&] { progressUntil(stop); });
+	for (unsigned i = 0; i < moves; i++) {
+		peerbuf_reg_t reg = 0;
+		ASSERT_PB_OK(registerRange(buffers_[0], 0, buffer_size, &reg));
+		RegionInfo region = {};
+		region.struct_size = sizeof(region);
+		EXPECT_PB_OK(peerbuf_query_reg_importer(world_.ctx(), reg, 0, &region));
+		EXPECT_EQ(0, use(region, 0)); // so that there is something to let go of
+		std::thread mover([&] {
+			peerbuf_move_request request = {};
+			request.struct_size = sizeof(request);
+			request.max_pause_ns = 1;
+			request.duty_percent = 100;
+			request.deadline_ns = patience;
+			EXPECT_EQ(0, exporter_->ops->move(exporter_->device, buffers_[0].handle,
+							  &request));
+			waitFor(buffers_[0]);
+		});
+		std::thread deregistrar(
+			[&] { EXPECT_PB_OK(peerbuf_deregister(world_.ctx(), reg)); });
+		mover.join();
+		deregistrar.join();
+	}
+	stop = true;
+	progress.join();
+	EXPECT_TRUE(world_.progressUntil([&] { return world_.nothingHeld(); }));
+}
+
+/**
+ * Application threads go in and out of a gate while memory moves. What they do inside is plain
+ * memory access, so that ThreadSanitizer sees whether the gate excludes it from the move's.
+ */
+TEST(ThreadsGate, GivenThreadsInsideThenNothingMovesUnderThem)
+{
+	const test::Watchdog watchdog("ThreadsGate", watchdog_seconds);
+	struct Memory {
+		std::array<uint64_t, 64> place = {};
+		std::array<uint64_t, 64> next = {};
+		uint64_t *now = place.data();
+	} memory;
+	std::mutex mutex;
+	std::set<uint64_t> answered;
+	fabric::DomainGate gate(
+		[&](uint64_t ticket) {
+			const std::lock_guard<std::mutex> lock(mutex);
+			EXPECT_TRUE(answered.insert(ticket).second) << "ticket twice";
+		},
+		[] { return uint64_t{1}; });
+	std::atomic<bool> stop = false;
+	std::atomic<uint64_t> inside = 0;
+	std::atomic<uint64_t> refused = 0;
+	std::array<uint64_t, workers> counted = {};
+
+	std::vector<std::thread> threads;
+	for (unsigned worker = 0; worker < workers; worker++) {
+		threads.emplace_back([&, worker] {
+			while (!stop) {
+				if (peerbuf_progress_enter(gate.gate())) {
+					refused++;
+					std::this_thread::yield();
+					continue;
+				}
+				counted[worker]++;
+				memory.now[worker]++;
+				peerbuf_progress_leave(gate.gate());
+				inside++;
+			}
+		});
+	}
+	// Two movers share the gate; only when both have let go may threads come in again, and only
+	// one of them has the memory at a time.
+	std::mutex copying;
+	std::vector<std::thread> movers;
+	for (uint64_t holder = 1; holder <= 2; holder++) {
+		movers.emplace_back([&, holder] {
+			for (uint64_t i = 0; i < gateRounds; i++) {
+				const uint64_t ticket = i * 2 + holder;
+				if (!gate.close(holder, ticket)) {
+					for (bool due = false; !due;) {
+						std::this_thread::yield();
+						const std::lock_guard<std::mutex> lock(mutex);
+						due = answered.count(ticket) != 0;
+					}
+				}
+				{
+					const std::lock_guard<std::mutex> lock(copying);
+					uint64_t *to = memory.now == memory.place.data()
+							       ? memory.next.data()
+							       : memory.place.data();
+					std::copy_n(memory.now, memory.place.size(), to);
+					std::fill_n(memory.now, memory.place.size(), ~uint64_t{0});
+					memory.now = to;
+				}
+				EXPECT_TRUE(gate.open(holder));
+				for (const uint64_t before = inside; inside == before && !stop;)
+					std::this_thread::yield(); // traffic is not starved
+			}
+		});
+	}
+	for (std::thread &thread : movers)
+		thread.join();
+	stop = true;
+	for (std::thread &thread : threads)
+		thread.join();
+	for (unsigned worker = 0; worker < workers; worker++)
+		EXPECT_EQ(counted[worker], memory.now[worker]) << "an access was lost to a move";
+	EXPECT_LT(0u, inside);
+	RecordProperty("refused", static_cast<int>(refused));
+	EXPECT_EQ(0, peerbuf_progress_enter(gate.gate()));
+	peerbuf_progress_leave(gate.gate());
+}
+
 TEST_P(Threads, GivenContextsInEveryThreadThenTheyDoNotMeet)
 {
 	std::vector<std::thread> threads;
@@ -281,6 +486,16 @@ constexpr Pairing steady[] = {
 
 INSTANTIATE_TEST_SUITE_P(Revoking, Threads, testing::ValuesIn(revoking), pairingName);
 INSTANTIATE_TEST_SUITE_P(Steady, Threads, testing::ValuesIn(steady), pairingName);
+constexpr Pairing moving[] = {
+	{"emulated:profile=moves", "emulated:profile=refault,engine=thread", false},
+	{"emulated:profile=moves", "emulated:profile=refault,scope=whole,engine=thread", false},
+};
+constexpr Pairing movingAndRevoking[] = {
+	{"emulated:profile=revokes", "emulated:profile=refault,engine=thread", true},
+};
+
+INSTANTIATE_TEST_SUITE_P(Moving, ThreadsMove, testing::ValuesIn(moving), pairingName);
+INSTANTIATE_TEST_SUITE_P(Revoking, ThreadsMove, testing::ValuesIn(movingAndRevoking), pairingName);
 INSTANTIATE_TEST_SUITE_P(Revoking, ThreadsRevoke, testing::ValuesIn(revoking), pairingName);
 
 } // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -114,7 +116,10 @@ std::string reportName(const ::testing::TestParamInfo<Report> &info)
 
 INSTANTIATE_TEST_SUITE_P(Demo, Verdict,
 			 ::testing::Values(Report{"reports all right", exitOk},
-					   Report{"reports a bad block", exitBad},
+					   Report{"reports a lost block", exitBad},
+					   Report{"reports a stale block", exitBad},
+					   Report{"reports no move", exitBad},
+					   Report{"reports a changed key", exitBad},
 					   Report{"reports no block", exitBad},
 					   Report{"reports an unchecked block", exitBad},
 					   Report{"reports a charge", exitBad},
@@ -153,6 +158,7 @@ protected:
 		start.seconds = 30;
 		start.size = DemoOptions::leastSize;
 		start.hbm = 64 << 20;
+		start.moves = true;
 		return start;
 	}
 
@@ -216,12 +222,23 @@ TEST_F(Role, GivenNoSocketsThenItEndsWithUsage)
 TEST_F(Role, GivenAPeerWhenTheTargetTalksGarbageThenItReportsThatAndEnds)
 {
 	demo::Region tooLong;
-	tooLong.length = DemoOptions::leastSize;
-	tooLong.base = UINT64_MAX; /* base + length overflows */
+	/* base + length overflows */
+	tooLong.parts.push_back({UINT64_MAX, DemoOptions::leastSize, 0, {}});
+	demo::Region tooShort;
+	tooShort.parts.push_back({0, DemoOptions::leastSize, 0, {}});
+	tooShort.parts.push_back({0, Block::most - 1, 0, {}});
+	demo::Region tooMany;
+	tooMany.parts.assign(demo::Region::mostParts + 1, tooShort.parts[0]);
 	const std::pair<std::string, std::string> cases[] = {
 		{"garbage", "garbage from the target: 'garbage'"},
 		{R"({"type":"checked","block":0,"wrong":null})", "'checked' before 'region'"},
-		{R"({"type":"region","address":"zz","raw_key":""})", "address is not a hexa"},
+		{R"({"type":"held"})", "'held' before 'region'"},
+		{R"({"type":"region","address":"zz","parts":[]})", "address is not a hexa"},
+		{R"({"type":"region","address":"00","parts":7})", "parts is no list"},
+		{R"({"type":"region","address":"00","parts":[7]})", "raw_key is missing"},
+		{demo::Region().json().dump(), "parts are none, or too many"},
+		{tooMany.json().dump(), "parts are none, or too many"},
+		{tooShort.json().dump(), "length is no number, or out of range"},
 		{tooLong.json().dump(), "base is no number, or out of range"},
 	};
 	for (const auto &[text, said] : cases) {
@@ -237,60 +254,171 @@ TEST_F(Role, GivenAPeerWhenTheTargetTalksGarbageThenItReportsThatAndEnds)
 	}
 }
 
-TEST_F(Role, GivenAPeerWhenTheTargetLosesAByteThenThatBlockIsBadAndTheOthersAreNot)
+/** A real peer; this test is its target, with memory of its own. */
+class RolePeer : public Role
 {
-	RmaOptions options;
-	options.provider = defaultProvider();
-	std::string error;
-	const auto endpoint = RmaEndpoint::create(options, error);
-	ASSERT_TRUE(endpoint) << error;
-	std::vector<uint8_t> memory(DemoOptions::leastSize);
-	RmaMemory exposed;
-	ASSERT_EQ(endpoint->expose(memory.data(), memory.size(), FI_REMOTE_READ | FI_REMOTE_WRITE,
-				   &exposed, error),
-		  0)
-		<< error;
+protected:
+	/** What the target says of a block: "" or what is wrong. */
+	using Answer = std::function<std::string(const Block &)>;
 
-	start(demoPeerCommand);
-	auto begin = words();
-	begin.seconds = 0.3;
-	parent_->send(begin.json());
-	demo::Region region;
-	region.address = endpoint->name();
-	region.base = exposed.remoteBase;
-	region.length = memory.size();
-	region.key = exposed.key;
-	other_->send(region.json());
-
-	std::optional<Json> result;
-	std::optional<demo::Check> spoiled;
-	while (!result && parent_->open()) {
-		RmaCompletion completion;
-		EXPECT_EQ(endpoint->pollOnce(&completion), 0) << completion.what;
-		if (const auto message = other_->receive();
-		    message && messageType(*message) == "check") {
-			std::string problem;
-			const auto check = demo::Check::from(*message, memory.size(), &problem);
-			ASSERT_TRUE(check) << problem;
-			/* it was there when the device looked, and is not when it is read back */
-			if (!spoiled) {
-				spoiled = check;
-				memory[check->block.offset + 77] ^= 0x40;
-			}
-			other_->send(demo::Checked{check->block.number, ""}.json());
-		}
-		if (auto message = parent_->receive(); message && messageType(*message) == "result")
-			result = message;
+	void begin(bool notify)
+	{
+		RmaOptions options;
+		options.provider = defaultProvider();
+		std::string error;
+		endpoint_ = RmaEndpoint::create(options, error);
+		ASSERT_TRUE(endpoint_) << error;
+		ASSERT_EQ(endpoint_->expose(memory_.data(), memory_.size(),
+					    FI_REMOTE_READ | FI_REMOTE_WRITE, &exposed_, error),
+			  0)
+			<< error;
+		start(demoPeerCommand);
+		auto words = Role::words();
+		words.seconds = 0.3;
+		words.notify = notify;
+		parent_->send(words.json());
+		demo::Region region;
+		region.address = endpoint_->name();
+		region.parts.push_back({exposed_.remoteBase, memory_.size(), exposed_.key, {}});
+		other_->send(region.json());
 	}
-	ASSERT_TRUE(result) << parent_->problem();
+
+	void poll()
+	{
+		RmaCompletion completion;
+		EXPECT_EQ(endpoint_->pollOnce(&completion), 0) << completion.what;
+	}
+
+	/** Serve the peer to its end. @return its result. */
+	Json serve(const Answer &answer)
+	{
+		while (parent_->open()) {
+			if (!held_)
+				poll();
+			const auto message = other_->receive();
+			if (message && messageType(*message) == "check") {
+				if (const auto block = blockOf(*message))
+					other_->send(demo::Checked{block->number, answer(*block)}
+							     .json());
+			} else if (message && messageType(*message) == "hold") {
+				holds_++;
+				held_ = true;
+				before_ = memory_;
+				other_->send(demo::word("held"));
+			} else if (message && messageType(*message) == "begun") {
+				EXPECT_TRUE(held_);
+				EXPECT_EQ(memory_, before_) << "it was served in spite of the hold";
+				begun_ = blockOf(*message);
+				held_ = false;
+			}
+			if (auto word = parent_->receive(); word && messageType(*word) == "result")
+				return *word;
+		}
+		ADD_FAILURE() << parent_->problem();
+		return Json::object();
+	}
+
+	std::optional<Block> blockOf(const Json &message)
+	{
+		std::string problem;
+		const auto check = demo::Check::from(message, {memory_.size()}, &problem);
+		EXPECT_TRUE(check) << problem;
+		return check ? std::optional(check->block) : std::nullopt;
+	}
+
+	void expectEnd(const Json &result, int lost, int stale)
+	{
+		EXPECT_EQ(result["blocks_lost"], lost) << result;
+		EXPECT_EQ(result["blocks_stale"], stale) << result;
+		EXPECT_TRUE(result["trouble"].is_null()) << result;
+		EXPECT_EQ(result["fds_leaked"], 0);
+		EXPECT_EQ(program_->wait().code(), exitOk);
+	}
+
+	std::vector<uint8_t> memory_ = std::vector<uint8_t>(DemoOptions::leastSize);
+	std::unique_ptr<RmaEndpoint> endpoint_;
+	RmaMemory exposed_;
+	bool held_ = false;
+	uint64_t holds_ = 0;
+	std::vector<uint8_t> before_; /* when the hold began */
+	std::optional<Block> begun_;  /* the last that was begun in a hold */
+};
+
+TEST_F(RolePeer, WhenAByteIsLostThenThatBlockIsAndTheOthersAreNot)
+{
+	std::optional<Block> spoiled;
+	begin(true);
+	const Json result = serve([&](const Block &block) {
+		/* it was there when the device looked, and is not when it is read back */
+		if (!spoiled) {
+			spoiled = block;
+			memory_[block.offset + 77] ^= 0x40;
+		}
+		return "";
+	});
 	ASSERT_TRUE(spoiled);
-	EXPECT_EQ((*result)["blocks_bad"], 1);
-	EXPECT_THAT((*result)["first_bad"].get<std::string>(),
-		    HasSubstr("block " + std::to_string(spoiled->block.number) + " at [" +
-			      std::to_string(spoiled->block.offset)));
-	EXPECT_THAT((*result)["first_bad"].get<std::string>(),
-		    HasSubstr("byte 77 was read back wrong"));
-	EXPECT_TRUE((*result)["trouble"].is_null());
+	const auto firstBad = result["first_bad"].get<std::string>();
+	EXPECT_THAT(firstBad, HasSubstr("block " + std::to_string(spoiled->number) + " at [" +
+					std::to_string(spoiled->offset)));
+	EXPECT_THAT(firstBad, HasSubstr("byte 77 was read back wrong; at a second look byte 77"));
+	expectEnd(result, 1, 0);
+}
+
+TEST_F(RolePeer, WhenAByteComesLateThenItsBlockWasStale)
+{
+	std::optional<Block> spoiled;
+	bool restored = false;
+	begin(true);
+	const Json result = serve([&](const Block &block) {
+		if (!spoiled) {
+			spoiled = block;
+			memory_[block.offset + 77] ^= 0x40;
+		} else if (!restored && block.number == spoiled->number) {
+			memory_[block.offset + 77] ^= 0x40;
+			restored = true;
+		}
+		return "";
+	});
+	EXPECT_TRUE(restored);
+	EXPECT_THAT(result["first_bad"].get<std::string>(),
+		    HasSubstr("byte 77 was read back wrong; at a second look all was right"));
+	expectEnd(result, 0, 1);
+}
+
+TEST_F(RolePeer, WhenTheDeviceMissesABlockOnceOrTwiceThenItIsStaleOrLost)
+{
+	std::map<uint64_t, int> looks;
+	begin(true);
+	const Json result = serve([&](const Block &block) {
+		const int look = ++looks[block.number];
+		return (block.number == 0 && look == 1) || block.number == 1 ? "not there" : "";
+	});
+	EXPECT_EQ(looks[0], 2);
+	EXPECT_EQ(looks[1], 2);
+	EXPECT_EQ(looks[2], 1);
+	expectEnd(result, 1, 1);
+}
+
+TEST_F(RolePeer, GivenMovesThatTellNobodyThenAWriteIsInFlightWhileTheTargetServesNobody)
+{
+	begin(false);
+	/* the move behind the write: what it wrote is not in the memory */
+	const Json result = serve([&](const Block &block) {
+		return begun_ && begun_->number == block.number ? "not there" : "";
+	});
+	ASSERT_TRUE(begun_);
+	EXPECT_GE(holds_, 1u);
+	EXPECT_EQ(begun_->number % 64, 1u);
+	expectEnd(result, static_cast<int>(holds_), 0);
+}
+
+TEST_F(RolePeer, WhenTheTargetHoldsUnaskedThenItIsCutOff)
+{
+	begin(true);
+	other_->send(demo::word("held"));
+	const Json result = serve([](const Block &) { return ""; });
+	EXPECT_THAT(result["trouble"].get<std::string>(),
+		    HasSubstr("message 'held', which is none of a target's"));
 	EXPECT_EQ(program_->wait().code(), exitOk);
 }
 
@@ -305,7 +433,8 @@ protected:
 		ASSERT_EQ(pipe(ready), 0);
 		const int rc =
 			device_.start({getenv("PEERBUF_EMULATED_DEVICE"), "--socket", place_.path(),
-				       "--ready-fd", "3", "--profile", "moves", "--hbm", "64M"},
+				       "--ready-fd", "3", "--profile", "moves", "--hbm", "64M",
+				       "--placements", "device+host", "--host", "16M"},
 				      {ready[1]});
 		close(ready[1]);
 		char byte = 0;
@@ -346,6 +475,20 @@ TEST_F(RoleTarget, WhenThePeerAsksBeyondTheRegionThenItIsCutOff)
 	expectTrouble("garbage from the peer: message 'check': offset");
 }
 
+TEST_F(RoleTarget, WhenThePeerAsksForAHoldAndMovesTellThenItIsCutOff)
+{
+	other_->send(demo::word("hold"));
+	expectTrouble("garbage from the peer: message 'hold', which is none of a peer's");
+}
+
+TEST_F(RoleTarget, WhenThePeerHasBegunWhatItDidNotAskForThenItIsCutOff)
+{
+	demo::Check check;
+	check.block = {0, 0, 65536};
+	other_->send(check.json("begun"));
+	expectTrouble("garbage from the peer: message 'begun', which is none of a peer's");
+}
+
 TEST_F(RoleTarget, WhenThePeerAsksForWhatItDidNotWriteThenTheDeviceSaysSo)
 {
 	demo::Check check;
@@ -355,7 +498,7 @@ TEST_F(RoleTarget, WhenThePeerAsksForWhatItDidNotWriteThenTheDeviceSaysSo)
 	ASSERT_TRUE(answer);
 	EXPECT_THAT((*answer)["wrong"].get<std::string>(),
 		    HasSubstr("is not in the device's memory"));
-	other_->send(demo::done());
+	other_->send(demo::word("done"));
 	const auto result = await(parent_.get(), "result");
 	ASSERT_TRUE(result);
 	EXPECT_TRUE((*result)["trouble"].is_null()) << *result;

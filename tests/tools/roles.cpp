@@ -77,6 +77,8 @@ int playReport(bool target)
 	good.deviceChecked = plays("reports an unchecked block") ? 6 : 7;
 	good.ledgerBytesAfter = plays("reports a charge") ? 4096 : 0;
 	good.fdsLeaked = plays("reports a leak") ? 1 : 0;
+	good.moves.moves = plays("reports no move") ? 0 : 3;
+	good.moves.keyChanges = plays("reports a changed key") ? 1 : 0;
 	if (plays("reports a quota not refused"))
 		good.quotaRefused = 0;
 	if (plays("reports an access after the revoke"))
@@ -86,7 +88,8 @@ int playReport(bool target)
 	demo::PeerResult peer;
 	peer.blocksVerified = plays("reports no block") ? 0 : 7;
 	peer.deviceChecked = 7;
-	peer.blocksBad = plays("reports a bad block") ? 1 : 0;
+	peer.blocksLost = plays("reports a lost block") ? 1 : 0;
+	peer.blocksStale = plays("reports a stale block") ? 1 : 0;
 	const std::string text = target ? good.json().dump() : peer.json().dump();
 	return send(demo::parentFd, text.data(), text.size(), MSG_NOSIGNAL) > 0 ? 0 : 1;
 }

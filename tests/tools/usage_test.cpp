@@ -64,7 +64,10 @@ INSTANTIATE_TEST_SUITE_P(
 		Wrong{{"demo", "--size", "1Q"}, {"1Q", "K, M, G or T"}},
 		Wrong{{"demo", "--size", "4K"}, {"--size", "1048576"}},
 		Wrong{{"demo", "--seed", "x"}, {"--seed", "x"}},
-		Wrong{{"demo", "--provider", "warp"}, {"provider 'warp'", "there are:"}}));
+		Wrong{{"demo", "--provider", "warp"}, {"provider 'warp'", "there are:"}},
+		Wrong{{"demo", "--cma", "--provider", "tcp"}, {"--cma", "--provider shm"}},
+		Wrong{{"demo", "--cma", "--no-notify", "--provider", "shm"},
+		      {"--no-notify", "does not move"}}));
 
 TEST(Command, GivenHelpThenEveryCommandIsNamedAndTheInternalOnesAreNot)
 {

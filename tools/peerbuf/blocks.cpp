@@ -27,56 +27,105 @@ uint64_t blockKey(uint64_t seed, uint64_t number)
 	return mixed(mixed(seed + step) ^ (number * step + 1));
 }
 
-/** Call @p visit(position in data, 8 bytes, how many of them count) for the whole range. */
-template <typename Visit>
-void eachWord(uint64_t key, uint64_t from, size_t length, const Visit &visit)
+uint64_t wordAt(uint64_t key, uint64_t at)
 {
-	size_t done = 0;
-	while (done < length) {
-		const uint64_t at = from + done;
-		const size_t skip = at % 8;
-		const size_t n = std::min(8 - skip, length - done);
-		const uint64_t word = mixed(key + at / 8) >> (8 * skip);
-		if (!visit(done, word, n))
-			return;
-		done += n;
-	}
+	return mixed(key + at / 8);
+}
+
+/** Bytes [from, from + length) of the pattern, all inside one word. */
+void fillPart(uint64_t key, uint64_t from, uint8_t *data, size_t length)
+{
+	const uint64_t word = wordAt(key, from) >> (8 * (from % 8));
+	if (length) /* else there may be no data */
+		std::memcpy(data, &word, length);
+}
+
+/** As fillPart; the first byte of them that differs. */
+std::optional<size_t> differsInPart(uint64_t key, uint64_t from, const uint8_t *data, size_t length)
+{
+	uint8_t bytes[8];
+	fillPart(key, from, bytes, length);
+	const auto at = std::mismatch(bytes, bytes + length, data).first - bytes;
+	return static_cast<size_t>(at) < length ? std::optional(static_cast<size_t>(at))
+						: std::nullopt;
+}
+
+/** How many of @p length bytes from @p from lie before the first whole word. */
+size_t headOf(uint64_t from, size_t length)
+{
+	return std::min<size_t>((8 - from % 8) % 8, length);
 }
 
 } // namespace
 
+std::vector<uint64_t> regionParts(uint64_t size)
+{
+	constexpr uint64_t fewest = 8; /* of the small size, that would fill the region */
+	const uint64_t small = std::clamp(size / fewest, Block::most, Block::most) / 4096 * 4096;
+	std::vector<uint64_t> parts;
+	uint64_t left = size;
+	while (parts.size() < fewest - 2 && left >= 2 * small) {
+		parts.push_back(small);
+		left -= small;
+	}
+	parts.push_back(left);
+	return parts;
+}
+
+PartAt partAt(const std::vector<uint64_t> &parts, uint64_t offset)
+{
+	PartAt at;
+	at.offset = offset;
+	while (at.index + 1 < parts.size() && at.offset >= parts[at.index])
+		at.offset -= parts[at.index++];
+	at.room = parts[at.index] - at.offset;
+	return at;
+}
+
 Block BlockSequence::at(uint64_t number) const
 {
 	const uint64_t key = blockKey(seed_, number);
-	const uint64_t longest = std::min(Block::most, size_);
+	/* the last part is larger than the others, and has the share of three of them */
+	const size_t part =
+		std::min<size_t>(mixed(key ^ 3) % (parts_.size() + 2), parts_.size() - 1);
+	const uint64_t shortest = Block::least << mixed(key ^ 4) % 4;
 	Block block;
 	block.number = number;
-	block.length = Block::least + mixed(key ^ 1) % (longest - Block::least + 1);
-	block.offset = mixed(key ^ 2) % (size_ - block.length + 1);
+	block.length = std::min(shortest + mixed(key ^ 1) % (shortest + 1), Block::most);
+	block.offset = mixed(key ^ 2) % (parts_[part] - block.length + 1);
+	for (size_t i = 0; i < part; i++)
+		block.offset += parts_[i];
 	return block;
 }
 
 void fillBlock(uint64_t seed, uint64_t number, uint64_t from, uint8_t *data, size_t length)
 {
-	eachWord(blockKey(seed, number), from, length, [&](size_t at, uint64_t word, size_t n) {
-		std::memcpy(data + at, &word, n);
-		return true;
-	});
+	const uint64_t key = blockKey(seed, number);
+	size_t at = headOf(from, length);
+	fillPart(key, from, data, at);
+	for (; length - at >= 8; at += 8) {
+		const uint64_t word = wordAt(key, from + at);
+		std::memcpy(data + at, &word, sizeof(word));
+	}
+	fillPart(key, from + at, data + at, length - at);
 }
 
 std::optional<size_t> firstWrong(uint64_t seed, uint64_t number, uint64_t from, const uint8_t *data,
 				 size_t length)
 {
-	std::optional<size_t> wrong;
-	eachWord(blockKey(seed, number), from, length, [&](size_t at, uint64_t word, size_t n) {
-		if (std::memcmp(data + at, &word, n) == 0)
-			return true;
-		const auto *bytes = reinterpret_cast<const uint8_t *>(&word);
-		wrong = at + static_cast<size_t>(std::mismatch(bytes, bytes + n, data + at).first -
-						 bytes);
-		return false;
-	});
-	return wrong;
+	const uint64_t key = blockKey(seed, number);
+	size_t at = headOf(from, length);
+	if (const auto wrong = differsInPart(key, from, data, at))
+		return wrong;
+	for (; length - at >= 8; at += 8) {
+		uint64_t word = 0;
+		std::memcpy(&word, data + at, sizeof(word));
+		if (word != wordAt(key, from + at))
+			break; /* in these eight, or behind them all is left over */
+	}
+	const size_t rest = std::min<size_t>(length - at, 8);
+	const auto wrong = differsInPart(key, from + at, data + at, rest);
+	return wrong ? std::optional(at + *wrong) : std::nullopt;
 }
 
 void Written::remove(uint64_t offset, uint64_t end)

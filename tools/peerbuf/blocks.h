@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace peerbuf::tools
@@ -31,17 +32,40 @@ struct Block {
 	}
 };
 
-/** Blocks of every size and alignment in a region. A value. */
+/**
+ * The buffers that a region of @p size, at least Block::most, is made of: a few small ones, which
+ * move often, and the rest, which takes long to move. Each has at least Block::most bytes.
+ */
+std::vector<uint64_t> regionParts(uint64_t size);
+
+/** One of a region's parts. */
+struct PartAt {
+	size_t index = 0;
+	uint64_t offset = 0; /* in the part */
+	uint64_t room = 0;   /* from there to its end */
+};
+/** @param offset less than all of them together. */
+PartAt partAt(const std::vector<uint64_t> &parts, uint64_t offset);
+
+/**
+ * Blocks of every alignment in the parts of a region, which lie one behind the other; each is
+ * inside one part. Small lengths are as frequent as large ones: every power of two has its share. A
+ * value.
+ */
 class BlockSequence
 {
 public:
-	/** @param size of the region, at least Block::most. */
-	BlockSequence(uint64_t seed, uint64_t size) : seed_(seed), size_(size) {}
+	/** @param parts each at least Block::most. */
+	BlockSequence(uint64_t seed, std::vector<uint64_t> parts)
+	    : seed_(seed),
+	      parts_(std::move(parts))
+	{
+	}
 	Block at(uint64_t number) const;
 
 private:
 	uint64_t seed_;
-	uint64_t size_;
+	std::vector<uint64_t> parts_;
 };
 
 /** Bytes [from, from + length) of block @p number. */

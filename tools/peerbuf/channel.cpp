@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
+#include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -122,6 +125,22 @@ std::optional<Json> Channel::receive()
 	return message;
 }
 
+void Idler::rest(std::initializer_list<int> fds)
+{
+	constexpr unsigned spins = 100;
+	constexpr timespec pause = {0, 50'000};
+	pollfd p[4] = {};
+	nfds_t n = 0;
+	if (++turns_ < spins) {
+		sched_yield();
+		return;
+	}
+	for (const int fd : fds)
+		if (n < std::size(p))
+			p[n++] = {fd, POLLIN, 0};
+	ppoll(p, n, &pause, nullptr);
+}
+
 std::string messageType(const Json &message)
 {
 	const auto it = message.find("type");
@@ -236,6 +255,15 @@ Json Fields::list(const char *key)
 		return *value;
 	complain(key, "is no list");
 	return Json::array();
+}
+
+Json Fields::object(const char *key)
+{
+	const Json *value = find(key);
+	if (value && value->is_object())
+		return *value;
+	complain(key, "is no object");
+	return Json::object();
 }
 
 } // namespace peerbuf::tools

@@ -3,6 +3,7 @@
 #define PEERBUF_TOOLS_CHANNEL_H
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +69,7 @@ public:
 	std::vector<std::string> strings(const char *key);
 	/** Whatever is in it. */
 	Json list(const char *key);
+	Json object(const char *key);
 
 	/** "" if all were right. */
 	const std::string &problem() const { return problem_; }
@@ -78,6 +80,22 @@ private:
 
 	const Json &message_;
 	std::string problem_;
+};
+
+/**
+ * For loops that serve something that has no descriptor to wait at: spins while there is something
+ * to do now and then, and leaves the CPU to others when there has been nothing for a while.
+ * Thread-bound.
+ */
+class Idler
+{
+public:
+	void busy() { turns_ = 0; }
+	/** Nothing was done. @param fds that end the wait; of a closed channel -1. */
+	void rest(std::initializer_list<int> fds);
+
+private:
+	unsigned turns_ = 0;
 };
 
 /** The "type" of a message that Channel::receive returned. */

@@ -20,6 +20,7 @@
 #include "child.h"
 #include "demo_protocol.h"
 #include "exit_code.h"
+#include "fabric_side.h"
 #include "pair.h"
 #include "socket_place.h"
 #include "words.h"
@@ -38,9 +39,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds grace(15000);
 constexpr milliseconds deviceGrace(5000);
 constexpr milliseconds deviceStart(20000);
-/* HBM beyond the region, for the small buffers of the other sections. */
+/* HBM beyond the region: for the small buffers of the other sections, and to move the region's. */
 constexpr uint64_t spareHbm = 64 << 20;
 constexpr uint64_t hbmGrain = 2 << 20;
+/* Of the host tier, for what is evicted and for scratch memory. */
+constexpr uint64_t spareHost = 16 << 20;
 
 /** The target or the peer, as the parent sees it. */
 struct Role {
@@ -122,15 +125,18 @@ public:
 	int report();
 
 private:
-	uint64_t hbm() const
-	{
-		return (options_.size + hbmGrain - 1) / hbmGrain * hbmGrain + spareHbm;
-	}
+	uint64_t region() const { return (options_.size + hbmGrain - 1) / hbmGrain * hbmGrain; }
+	uint64_t hbm() const { return region() + std::max(region(), spareHbm); }
+	/** What peers reach by CMA has to be host memory. */
+	uint64_t hostTier() const { return spareHost + (options_.cma ? region() : 0); }
+	/** The region is to be moved all the time. */
+	bool movesAsked() const { return canFollowMoves(provider_) && !options_.cma; }
 	bool startDevice();
 	bool startRoles();
 	void listen();
 	void hear(Role *role);
 	void take(Role *role, const Json &message);
+	void showProgress();
 	void noticeEnds();
 	void awaitEnds(const Role &reporter);
 	void judge(Role *role);
@@ -142,6 +148,8 @@ private:
 	void fault(const std::string &what);
 	void headline();
 	Json json(int code) const;
+	Json movesJson() const;
+	bool allRight() const;
 
 	const DemoOptions options_;
 	const std::string provider_;
@@ -155,6 +163,8 @@ private:
 	Role target_{"target"};
 	Role peer_{"peer"};
 
+	Progress progress_; /* of the peer, the latest */
+	Moves moves_;	    /* the latest */
 	std::optional<TargetResult> targetResult_;
 	std::optional<PeerResult> peerResult_;
 	int code_ = exitOk;
@@ -216,6 +226,10 @@ bool Demo::startDevice()
 					 "moves",
 					 "--hbm",
 					 std::to_string(hbm()),
+					 "--placements",
+					 "device+host",
+					 "--host",
+					 std::to_string(hostTier()),
 					 "--seed",
 					 std::to_string(seed_)};
 	if (options_.verbose)
@@ -283,8 +297,11 @@ bool Demo::startRoles()
 		int rc = Channel::pair(&ours, &theirs) ? 0 : -errno;
 		std::vector<int> fds = {theirs.get()};
 		fds.insert(fds.end(), start.fds.begin(), start.fds.end());
+		std::vector<std::string> line = {"/proc/self/exe", start.command};
+		if (options_.cma)
+			line.emplace_back("--cma");
 		if (rc == 0)
-			rc = start.role->child.start({"/proc/self/exe", start.command}, fds);
+			rc = start.role->child.start(line, fds);
 		if (rc) {
 			trouble(exitMissing, start.role->name,
 				"cannot be started: " + errnoWord(rc));
@@ -299,6 +316,9 @@ bool Demo::startRoles()
 		words.size = options_.size;
 		words.hbm = hbm();
 		words.verbose = options_.verbose;
+		words.moves = movesAsked();
+		words.notify = options_.notify;
+		words.cma = options_.cma;
 		start.role->channel->send(words.json()); /* a death shows when it is listened to */
 	}
 	return true;
@@ -309,11 +329,13 @@ void Demo::headline()
 	output_.line("peerbuf demo: provider " + provider_ + " (software RMA), seed " +
 		     std::to_string(seed_));
 	output_.line("  device  pid " + std::to_string(device_.pid()) + ", " + bytesWords(hbm()) +
-		     " of emulated HBM that moves and can be pinned");
+		     " of emulated HBM that moves and can be pinned, and a host tier of " +
+		     bytesWords(hostTier()));
 	output_.line("  target  pid " + std::to_string(target_.child.pid()) +
 		     ", registers the device's memory on its own libfabric domain");
 	output_.line("  peer    pid " + std::to_string(peer_.child.pid()) +
-		     ", an ordinary libfabric program");
+		     ", an ordinary libfabric program" +
+		     (options_.cma ? ", which may copy by CMA" : ""));
 }
 
 /* ---- listen -------------------------------------------------------------------------------- */
@@ -344,11 +366,16 @@ void Demo::take(Role *role, const Json &message)
 		}
 	} else if (type == "progress") {
 		if (const auto progress = Progress::from(message, &problem)) {
-			if (role == &peer_ && progress->blocks)
-				output_.progress("   " + std::to_string(progress->blocks) +
-						 " blocks, " + bytesWords(progress->bytes) +
-						 " written and read back right, " +
-						 std::to_string(progress->bad) + " bad");
+			if (role == &peer_ && progress->blocks) {
+				progress_ = *progress;
+				showProgress();
+			}
+			return;
+		}
+	} else if (type == "moves" && role == &target_) {
+		if (const auto moves = Moves::from(message, &problem)) {
+			moves_ = *moves;
+			showProgress();
 			return;
 		}
 	} else if (type == "failed") {
@@ -376,6 +403,32 @@ void Demo::take(Role *role, const Json &message)
 	}
 	if (!problem.empty())
 		role->channel->refuse(problem);
+}
+
+void Demo::showProgress()
+{
+	if (!progress_.blocks)
+		return;
+	std::vector<std::string> lines = {"   " + std::to_string(progress_.blocks) + " blocks, " +
+					  bytesWords(progress_.bytes) +
+					  " written and read back right, " +
+					  std::to_string(progress_.bad) + " bad"};
+	if (!moves_.moves) {
+		output_.progress(lines);
+		return;
+	}
+	const PauseSummary &pauses = moves_.pauses;
+	lines.push_back("   " + std::to_string(moves_.moves) + " moves, " +
+			std::to_string(moves_.evictions) + " of them out to the host tier and " +
+			std::to_string(moves_.refaults) + " back; " + std::to_string(pauses.count) +
+			" pauses" +
+			(pauses.count ? ", p50 " + durationWords(pauses.p50Ns) + ", p99 " +
+						durationWords(pauses.p99Ns) + ", longest " +
+						durationWords(pauses.maxNs)
+				      : ""));
+	for (const std::string &line : histogramLines(pauses))
+		lines.push_back("   " + line);
+	output_.progress(lines, 2);
 }
 
 void Demo::hear(Role *role)
@@ -489,13 +542,12 @@ void Demo::listen()
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-/** What its client had, dead or alive, the device must have back: all of it can be had again. */
+/** What its clients had, dead or alive, the device must have back: only empty pools go offline. */
 void Demo::checkDeviceMemory()
 {
 	Context ctx;
 	ExporterSide side;
 	Failure failure;
-	BufferHandle all;
 	const PluginSpec spec{
 		"emulated",
 		{{"socket", "/proc/self/fd/" + std::to_string(place_.fd())}, {"timeout", "10000"}}};
@@ -506,10 +558,20 @@ void Demo::checkDeviceMemory()
 			      (failure.why.empty() ? std::string(lastError().what) : failure.why));
 		return;
 	}
-	memoryReturned_ = all.alloc(ctx, side.handle, hbm()) == 0;
-	if (!*memoryReturned_)
-		fault(std::string("the device did not get all its memory back: ") +
-		      lastError().what);
+	memoryReturned_ = true;
+	for (const uint32_t pool : {PEERBUF_PLACEMENT_DEVICE, PEERBUF_PLACEMENT_HOST}) {
+		for (const uint32_t state : {PEERBUF_POOL_ISOLATED, PEERBUF_POOL_OFFLINE}) {
+			const int rc = side.ops->pool(side.device, pool, state);
+			if (rc == 0)
+				continue;
+			memoryReturned_ = false;
+			fault(std::string("the device did not get all its memory back: the pool "
+					  "of its ") +
+			      (pool == PEERBUF_PLACEMENT_HOST ? "host tier" : "HBM") +
+			      " does not go offline: " + errnoWord(-rc));
+			break;
+		}
+	}
 }
 
 void Demo::endDevice()
@@ -560,6 +622,43 @@ void Demo::countLeaks()
 		fault("parent: descriptor left open: " + name);
 }
 
+/** Nanoseconds as microseconds with one decimal. */
+Json micros(uint64_t ns)
+{
+	return std::round(static_cast<double>(ns) / 100) / 10;
+}
+
+Json Demo::movesJson() const
+{
+	const auto &t = targetResult_;
+	const auto counted = [&](uint64_t Moves::*field) {
+		return t ? Json(t->moves.*field) : Json(nullptr);
+	};
+	const bool paused = t && t->moves.pauses.count;
+	const auto pause = [&](uint64_t PauseSummary::*field) {
+		return paused ? micros(t->moves.pauses.*field) : Json(nullptr);
+	};
+	Json out = {{"moves", counted(&Moves::moves)},
+		    {"moves_aborted", counted(&Moves::aborted)},
+		    {"slices", counted(&Moves::slices)},
+		    {"evictions", counted(&Moves::evictions)},
+		    {"refaults", counted(&Moves::refaults)},
+		    {"key_changes", counted(&Moves::keyChanges)},
+		    {"pauses", t ? Json(t->moves.pauses.count) : Json(nullptr)},
+		    {"pauses_with_preemption", t ? Json(t->moves.pauses.preempted) : Json(nullptr)},
+		    {"pause_us",
+		     {{"p50", pause(&PauseSummary::p50Ns)},
+		      {"p99", pause(&PauseSummary::p99Ns)},
+		      {"max", pause(&PauseSummary::maxNs)}}},
+		    {"effective_max_pause_us", t && t->moves.effectiveMaxPauseNs
+						       ? micros(t->moves.effectiveMaxPauseNs)
+						       : Json(nullptr)},
+		    {"cma", nullptr}};
+	if (options_.cma && t)
+		out["cma"] = t->fixed.json();
+	return out;
+}
+
 Json Demo::json(int code) const
 {
 	const auto &t = targetResult_;
@@ -578,10 +677,13 @@ Json Demo::json(int code) const
 	Json out = {{"provider", provider_},
 		    {"software", true},
 		    {"seed", seed_},
+		    {"notify", options_.notify},
 		    {"seconds", p ? Json(std::round(p->seconds * 1000) / 1000) : Json(nullptr)},
 		    {"region_bytes", options_.size},
 		    {"blocks_verified", fromPeer(&PeerResult::blocksVerified)},
-		    {"blocks_bad", fromPeer(&PeerResult::blocksBad)},
+		    {"blocks_bad", p ? Json(p->blocksBad()) : Json(nullptr)},
+		    {"blocks_lost", fromPeer(&PeerResult::blocksLost)},
+		    {"blocks_stale", fromPeer(&PeerResult::blocksStale)},
 		    {"bytes_verified", fromPeer(&PeerResult::bytesVerified)},
 		    {"bytes_swept", fromPeer(&PeerResult::bytesSwept)},
 		    {"device_side_checked", fromTarget(&TargetResult::deviceChecked)},
@@ -590,16 +692,32 @@ Json Demo::json(int code) const
 		    {"pairs_refused", fromTarget(&TargetResult::pairsRefused)},
 		    {"pin_fallbacks", fromTarget(&TargetResult::pinFallbacks)},
 		    {"quota_refused", fromTarget(&TargetResult::quotaRefused)},
-		    {"revoked_access_failed", fromTarget(&TargetResult::revokedAccessFailed)},
-		    {"ledger_bytes_after", fromTarget(&TargetResult::ledgerBytesAfter)},
+		    {"revoked_access_failed", fromTarget(&TargetResult::revokedAccessFailed)}};
+	out.update(movesJson());
+	out.update({{"ledger_bytes_after", fromTarget(&TargetResult::ledgerBytesAfter)},
 		    {"fds_leaked", fdsLeaked_ + (t ? t->fdsLeaked : 0) + (p ? p->fdsLeaked : 0)},
 		    {"device_memory_returned",
 		     memoryReturned_ ? Json(*memoryReturned_) : Json(nullptr)},
 		    {"first_bad", p && !p->firstBad.empty() ? Json(p->firstBad) : Json(nullptr)},
 		    {"faults", faults_},
 		    {"error", who_.empty() ? Json(nullptr) : Json{{"who", who_}, {"what", how_}}},
-		    {"exit_code", code}};
+		    {"exit_code", code}});
 	return out;
+}
+
+/** Whether what both roles reported is as it should be. */
+bool Demo::allRight() const
+{
+	const TargetResult &t = *targetResult_;
+	const PeerResult &p = *peerResult_;
+	const bool blocks = p.blocksBad() == 0 && p.blocksVerified > 0 &&
+			    p.deviceChecked == t.deviceChecked &&
+			    t.deviceChecked >= p.blocksVerified;
+	const bool moved = t.moves.keyChanges == 0 && (!movesAsked() || t.moves.moves > 0);
+	const bool stayed = !options_.cma ||
+			    (t.fixed.flow == "Pinned" && t.fixed.moveErrno == errnoWord(EBUSY));
+	return blocks && moved && stayed && t.ledgerBytesAfter == 0 && t.pinFallbacks == 1 &&
+	       t.quotaRefused == 1 && t.revokedAccessFailed == 1;
 }
 
 int Demo::report()
@@ -620,10 +738,7 @@ int Demo::report()
 		/* both have reported, or there would have been trouble */
 		const TargetResult &t = *targetResult_;
 		const PeerResult &p = *peerResult_;
-		good = good && p.blocksBad == 0 && p.blocksVerified > 0 &&
-		       p.deviceChecked == t.deviceChecked && t.deviceChecked >= p.blocksVerified &&
-		       t.ledgerBytesAfter == 0 && t.pinFallbacks == 1 && t.quotaRefused == 1 &&
-		       t.revokedAccessFailed == 1;
+		good = good && allRight();
 		output_.line("\n" + std::to_string(++section_) +
 			     ". the end: everything given back");
 		output_.line("   ledger " + std::to_string(t.ledgerBytesAfter) +
@@ -633,12 +748,15 @@ int Demo::report()
 		char text[256];
 		snprintf(text, sizeof(text),
 			 "\n%s: %lu blocks (%s) written, read back and compared in %.1f s, %lu of "
-			 "them seen by the device itself; %lu bad. At the end %s read again.",
+			 "them seen by the device itself; %lu lost, %lu stale. At the end %s read "
+			 "again.",
 			 good ? "every byte was right" : "NOT AS IT SHOULD BE",
 			 static_cast<unsigned long>(p.blocksVerified),
 			 bytesWords(p.bytesVerified).c_str(), p.seconds,
 			 static_cast<unsigned long>(t.deviceChecked),
-			 static_cast<unsigned long>(p.blocksBad), bytesWords(p.bytesSwept).c_str());
+			 static_cast<unsigned long>(p.blocksLost),
+			 static_cast<unsigned long>(p.blocksStale),
+			 bytesWords(p.bytesSwept).c_str());
 		output_.line(text);
 		if (!p.firstBad.empty())
 			output_.line("first bad: " + p.firstBad);
@@ -671,6 +789,12 @@ int runDemo(const DemoOptions &options)
 		return fail(exitMissing, "libfabric has no provider tcp here; there are: " +
 						 joined(fabricProviders()) +
 						 " (--provider takes one)");
+	if (options.cma && !peersMayUseCma(provider))
+		return fail(exitUsage, "--cma: peers of provider " + provider +
+					       " have no CMA; shm's do (--provider shm)");
+	if (!options.notify && (options.cma || !canFollowMoves(provider)))
+		return fail(exitUsage, "--no-notify: memory registered with provider " + provider +
+					       (options.cma ? " and CMA" : "") + " does not move");
 	{
 		Context ctx;
 		Failure failure;

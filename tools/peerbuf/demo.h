@@ -22,6 +22,8 @@ struct DemoOptions {
 	std::string provider;	      /* "": the default one */
 	std::optional<uint64_t> seed; /* nothing: by chance */
 	uint64_t size = 64 << 20;     /* of the region */
+	bool notify = true;	      /* false: moves tell no importer, so blocks must be lost */
+	bool cma = false;	      /* with shm: let the peer copy by CMA */
 };
 
 /** Names of the commands by which the demo starts itself; not for people. */

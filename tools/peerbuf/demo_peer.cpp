@@ -24,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 /* Blocks on their way at once; each has two buffers of Block::most. */
 constexpr size_t window = 4;
+/* Without notice of moves, one write in so many is in flight for certain while its place moves. */
+constexpr uint64_t holdEvery = 64;
 
 class Peer
 {
@@ -33,8 +35,9 @@ public:
 	      target_(target),
 	      start_(start),
 	      region_(region),
-	      blocks_(start.seed, region.length),
-	      key_(region.key)
+	      lengths_(region.lengths()),
+	      blocks_(start.seed, lengths_),
+	      leastHeld_(start.moves && !start.notify ? 1 : 0)
 	{
 	}
 
@@ -48,6 +51,8 @@ public:
 
 private:
 	enum class Stage { Free, Write, Writing, Checking, Read, Reading };
+	/** Whether a write is to be begun while the target serves nobody. */
+	enum class Hold { None, Draining, Asked, Held };
 	struct Slot {
 		Stage stage = Stage::Free;
 		Block block;
@@ -56,16 +61,22 @@ private:
 		RmaMemory dataMemory;
 		RmaMemory backMemory;
 		std::string wrong; /* seen by the device */
+		std::string first; /* what was wrong at the first look; "": this is it */
 	};
 
 	bool going() const { return failure_.empty() && result_.trouble.empty(); }
 	bool timeIsUp() const;
 	bool startNext();
+	void startHeld();
+	void seeToHold();
 	bool post(size_t index, RmaOp op);
 	bool pollEndpoint();
 	bool pollTarget();
+	void askTarget(const Json &message);
 	void afterRead(Slot *slot);
+	void judge(const std::string &first, const std::string &again);
 	void sweep();
+	std::optional<size_t> readPiece(const Written::Piece &piece);
 	void say();
 	void lostTarget();
 	bool idle() const;
@@ -75,13 +86,17 @@ private:
 	Channel &target_;
 	const Start start_;
 	const Region region_;
+	const std::vector<uint64_t> lengths_; /* of its parts */
 	const BlockSequence blocks_;
-	uint64_t key_;
+	std::vector<uint64_t> keys_;	  /* of its parts */
 	std::vector<Slot> slots_{window}; /* outlive the endpoint, which may still use them */
 	std::unique_ptr<RmaEndpoint> endpoint_;
 	fi_addr_t peer_ = FI_ADDR_UNSPEC;
 
 	uint64_t next_ = 0; /* number of the block to start next */
+	Hold hold_ = Hold::None;
+	uint64_t held_ = 0;	   /* writes that were in flight during a move */
+	const uint64_t leastHeld_; /* where damage has to be certain: one */
 	Written written_;
 	Clock::time_point began_;
 	Clock::time_point lastHeard_;
@@ -111,9 +126,13 @@ std::string Peer::open()
 		return error;
 	if (endpoint_->addPeer(region_.address, &peer_, error))
 		return error;
-	if (!region_.rawKey.empty() && endpoint_->mapRawKey(region_.base, region_.rawKey.data(),
-							    region_.rawKey.size(), &key_, error))
-		return error;
+	for (const Region::Part &part : region_.parts) {
+		uint64_t key = part.key;
+		if (!part.rawKey.empty() && endpoint_->mapRawKey(part.base, part.rawKey.data(),
+								 part.rawKey.size(), &key, error))
+			return error;
+		keys_.push_back(key);
+	}
 	for (Slot &slot : slots_) {
 		error = expose(&slot.data, &slot.dataMemory);
 		if (error.empty())
@@ -126,12 +145,19 @@ std::string Peer::open()
 
 bool Peer::timeIsUp() const
 {
-	return Clock::now() - began_ >= std::chrono::duration<double>(start_.seconds);
+	return held_ >= leastHeld_ &&
+	       Clock::now() - began_ >= std::chrono::duration<double>(start_.seconds);
 }
 
 /** Blocks begin in their order, each as soon as it overlaps none that is on its way. */
 bool Peer::startNext()
 {
+	if (hold_ != Hold::None || timeIsUp())
+		return false;
+	if (leastHeld_ && next_ % holdEvery == 1) {
+		hold_ = Hold::Draining;
+		return true;
+	}
 	Slot *free = nullptr;
 	const Block block = blocks_.at(next_);
 	for (Slot &slot : slots_) {
@@ -140,14 +166,45 @@ bool Peer::startNext()
 		else if (slot.block.overlaps(block))
 			return false;
 	}
-	if (!free || timeIsUp())
+	if (!free)
 		return false;
 	free->block = block;
 	free->stage = Stage::Write;
 	free->wrong.clear();
+	free->first.clear();
 	fillBlock(start_.seed, block.number, 0, free->data.data(), block.length);
 	next_++;
 	return true;
+}
+
+/** The target serves nobody now, and nothing else is on its way. */
+void Peer::startHeld()
+{
+	Slot &slot = slots_[0];
+	slot.block = blocks_.at(next_++);
+	slot.wrong.clear();
+	slot.first.clear();
+	fillBlock(start_.seed, slot.block.number, 0, slot.data.data(), slot.block.length);
+	hold_ = Hold::Held;
+	slot.stage = Stage::Write;
+}
+
+void Peer::seeToHold()
+{
+	if (hold_ == Hold::Draining && idle()) {
+		hold_ = Hold::Asked;
+		askTarget(word("hold"));
+	} else if (hold_ == Hold::Held && slots_[0].stage != Stage::Write) {
+		hold_ = Hold::None;
+		held_++;
+		askTarget(Check{slots_[0].block}.json("begun"));
+	}
+}
+
+void Peer::askTarget(const Json &message)
+{
+	if (!target_.send(message))
+		lostTarget();
 }
 
 bool Peer::post(size_t index, RmaOp op)
@@ -159,8 +216,9 @@ bool Peer::post(size_t index, RmaOp op)
 	t.data = op == RmaOp::Write ? slot.data.data() : slot.back.data();
 	t.desc = op == RmaOp::Write ? slot.dataMemory.desc : slot.backMemory.desc;
 	t.length = slot.block.length;
-	t.remoteAddr = region_.base + slot.block.offset;
-	t.key = key_;
+	const PartAt at = partAt(lengths_, slot.block.offset);
+	t.remoteAddr = region_.parts[at.index].base + at.offset;
+	t.key = keys_[at.index];
 	t.context = index;
 	std::string error;
 	const int rc = endpoint_->post(t, error);
@@ -186,34 +244,49 @@ bool Peer::pollEndpoint()
 	Slot &slot = slots_[completion.context];
 	if (slot.stage == Stage::Writing) {
 		slot.stage = Stage::Checking;
-		if (!target_.send(Check{slot.block}.json()))
-			lostTarget();
+		askTarget(Check{slot.block}.json());
 	} else {
 		afterRead(&slot);
 	}
 	return true;
 }
 
+/** All have looked. What is wrong is looked at once more: it may be lost, or only late. */
 void Peer::afterRead(Slot *slot)
 {
-	slot->stage = Stage::Free;
 	const Block &block = slot->block;
 	std::string wrong = slot->wrong;
 	const auto at = firstWrong(start_.seed, block.number, 0, slot->back.data(), block.length);
 	if (at)
-		wrong = "byte " + std::to_string(*at) + " was read back wrong";
-	if (wrong.empty()) {
+		wrong += (wrong.empty() ? "byte " : ", byte ") + std::to_string(*at) +
+			 " was read back wrong";
+	if (slot->first.empty() && !wrong.empty()) {
+		slot->first = wrong;
+		slot->wrong.clear();
+		slot->stage = Stage::Checking;
+		askTarget(Check{block}.json());
+		return;
+	}
+	slot->stage = Stage::Free;
+	if (slot->first.empty()) {
 		result_.blocksVerified++;
 		result_.bytesVerified += block.length;
 		written_.add(block);
 		return;
 	}
-	result_.blocksBad++;
 	written_.remove(block.offset, block.end());
+	judge("block " + std::to_string(block.number) + " at [" + std::to_string(block.offset) +
+		      ", +" + std::to_string(block.length) + "): " + slot->first,
+	      wrong);
+}
+
+/** @param again what was wrong at the second look, or "". */
+void Peer::judge(const std::string &first, const std::string &again)
+{
+	(again.empty() ? result_.blocksStale : result_.blocksLost)++;
 	if (result_.firstBad.empty())
-		result_.firstBad = "block " + std::to_string(block.number) + " at [" +
-				   std::to_string(block.offset) + ", +" +
-				   std::to_string(block.length) + "): " + wrong;
+		result_.firstBad = first + (again.empty() ? "; at a second look all was right"
+							  : "; at a second look " + again);
 }
 
 void Peer::lostTarget()
@@ -235,6 +308,10 @@ bool Peer::pollTarget()
 	if (messageType(*message) == "stop") {
 		Fields fields(*message);
 		result_.trouble = fields.string("why");
+		return true;
+	}
+	if (messageType(*message) == "held" && hold_ == Hold::Asked) {
+		startHeld();
 		return true;
 	}
 	if (messageType(*message) != "checked") {
@@ -273,57 +350,65 @@ void Peer::say()
 		return;
 	nextWord_ = now + progressEvery;
 	Progress progress;
-	progress.blocks = result_.blocksVerified + result_.blocksBad;
+	progress.blocks = result_.blocksVerified + result_.blocksBad();
 	progress.bytes = result_.bytesVerified;
-	progress.bad = result_.blocksBad;
+	progress.bad = result_.blocksBad();
 	if (!parent_.send(progress.json()) || (parent_.receive(), !parent_.open()))
 		result_.trouble = parent_.problem();
+}
+
+/** @return the first byte of it that is wrong now. */
+std::optional<size_t> Peer::readPiece(const Written::Piece &piece)
+{
+	Slot &slot = slots_[0];
+	slot.block = {piece.number, piece.offset, piece.length};
+	lastHeard_ = Clock::now();
+	bool posted = false;
+	bool arrived = false;
+	while (going() && !arrived) {
+		posted = posted || post(0, RmaOp::Read);
+		RmaCompletion completion;
+		const int rc = endpoint_->pollOnce(&completion);
+		if (rc < 0 || (rc == 1 && completion.status))
+			failure_ = completion.what;
+		arrived = rc == 1;
+		if (rc == 0)
+			sched_yield();
+		pollTarget();
+		say();
+		if (Clock::now() - lastHeard_ > patience)
+			result_.trouble = "the target serves no more";
+	}
+	slot.stage = Stage::Free;
+	if (!going())
+		return std::nullopt;
+	return firstWrong(start_.seed, piece.number, piece.from, slot.back.data(), piece.length);
 }
 
 /** Whatever was ever written is still there. */
 void Peer::sweep()
 {
-	Slot &slot = slots_[0];
 	for (const Written::Piece &piece : written_.pieces(Block::most)) {
-		slot.block = {piece.number, piece.offset, piece.length};
-		lastHeard_ = Clock::now();
-		bool posted = false;
-		bool arrived = false;
-		while (going() && !arrived) {
-			posted = posted || post(0, RmaOp::Read);
-			RmaCompletion completion;
-			const int rc = endpoint_->pollOnce(&completion);
-			if (rc < 0 || (rc == 1 && completion.status))
-				failure_ = completion.what;
-			arrived = rc == 1;
-			if (rc == 0)
-				sched_yield();
-			pollTarget();
-			say();
-			if (Clock::now() - lastHeard_ > patience)
-				result_.trouble = "the target serves no more";
-		}
-		slot.stage = Stage::Free;
+		const auto at = readPiece(piece);
+		const auto again = at ? readPiece(piece) : std::nullopt;
 		if (!going())
 			return;
-		const auto at = firstWrong(start_.seed, piece.number, piece.from, slot.back.data(),
-					   piece.length);
 		if (!at) {
 			result_.bytesSwept += piece.length;
 			continue;
 		}
-		result_.blocksBad++;
-		if (result_.firstBad.empty())
-			result_.firstBad = "byte " + std::to_string(piece.from + *at) +
-					   " of block " + std::to_string(piece.number) +
-					   " was right when written and is wrong at the end";
+		judge("byte " + std::to_string(piece.from + *at) + " of block " +
+			      std::to_string(piece.number) +
+			      " was right when written and is wrong at the end",
+		      again ? "byte " + std::to_string(piece.from + *again) + " is wrong" : "");
 	}
 }
 
 void Peer::run()
 {
 	began_ = lastHeard_ = Clock::now();
-	while (going() && !(timeIsUp() && idle())) {
+	Idler idler;
+	while (going() && !(timeIsUp() && idle() && hold_ == Hold::None)) {
 		bool did = startNext();
 		for (size_t i = 0; i < slots_.size() && going(); i++) {
 			if (slots_[i].stage == Stage::Write)
@@ -331,13 +416,16 @@ void Peer::run()
 			else if (slots_[i].stage == Stage::Read)
 				did |= post(i, RmaOp::Read);
 		}
+		seeToHold();
 		if (going())
 			did |= pollEndpoint();
 		if (going())
 			did |= pollTarget();
 		say();
-		if (!did)
-			sched_yield();
+		if (did)
+			idler.busy();
+		else
+			idler.rest({target_.fd()});
 		if (Clock::now() - lastHeard_ > patience)
 			result_.trouble = "the target answered nothing for " +
 					  std::to_string(patience.count()) + " s";
@@ -414,7 +502,7 @@ int runDemoPeer()
 	result.fdsLeaked = leakedFds(fdsBefore, &leaks);
 	for (const std::string &leak : leaks)
 		parent.send(note("peer: descriptor left open: " + leak));
-	if (targetOpen && !target.send(done()) && result.trouble.empty())
+	if (targetOpen && !target.send(word("done")) && result.trouble.empty())
 		result.trouble = target.problem();
 	return parent.send(result.json()) ? exitOk : exitBad;
 }

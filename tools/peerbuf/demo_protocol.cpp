@@ -45,13 +45,43 @@ std::optional<std::vector<uint8_t>> bytes(Fields *fields, const char *key, size_
 	return got;
 }
 
+Json pausesJson(const PauseSummary &pauses)
+{
+	return {{"count", pauses.count},  {"preempted", pauses.preempted},
+		{"p50_ns", pauses.p50Ns}, {"p99_ns", pauses.p99Ns},
+		{"max_ns", pauses.maxNs}, {"octaves", pauses.octaves}};
+}
+
+PauseSummary pausesFrom(const Json &message, std::string *ret_problem)
+{
+	constexpr size_t mostOctaves = 64;
+	Fields fields(message);
+	PauseSummary pauses;
+	pauses.count = fields.number("count");
+	pauses.preempted = fields.number("preempted");
+	pauses.p50Ns = fields.number("p50_ns");
+	pauses.p99Ns = fields.number("p99_ns");
+	pauses.maxNs = fields.number("max_ns");
+	for (const Json &n : fields.list("octaves")) {
+		if (!n.is_number_unsigned() || pauses.octaves.size() == mostOctaves) {
+			*ret_problem = "octaves are no numbers, or too many";
+			return pauses;
+		}
+		pauses.octaves.push_back(n);
+	}
+	if (ret_problem->empty())
+		*ret_problem = fields.problem();
+	return pauses;
+}
+
 } // namespace
 
 Json Start::json() const
 {
 	return {{"type", "start"},    {"provider", provider}, {"seed", seed},
 		{"seconds", seconds}, {"size", size},	      {"hbm", hbm},
-		{"verbose", verbose}};
+		{"verbose", verbose}, {"moves", moves},	      {"notify", notify},
+		{"cma", cma}};
 }
 
 std::optional<Start> Start::from(const Json &message, std::string *ret_problem)
@@ -64,13 +94,29 @@ std::optional<Start> Start::from(const Json &message, std::string *ret_problem)
 	start.size = fields.number("size", DemoOptions::leastSize, DemoOptions::mostSize);
 	start.hbm = fields.number("hbm", DemoOptions::leastSize);
 	start.verbose = fields.flag("verbose");
+	start.moves = fields.flag("moves");
+	start.notify = fields.flag("notify");
+	start.cma = fields.flag("cma");
 	return checked(fields, start, ret_problem);
+}
+
+std::vector<uint64_t> Region::lengths() const
+{
+	std::vector<uint64_t> lengths;
+	for (const Part &part : parts)
+		lengths.push_back(part.length);
+	return lengths;
 }
 
 Json Region::json() const
 {
-	return {{"type", "region"}, {"address", toHex(address)}, {"base", base}, {"length", length},
-		{"key", key},	    {"raw_key", toHex(rawKey)}};
+	Json list = Json::array();
+	for (const Part &part : parts)
+		list.push_back({{"base", part.base},
+				{"length", part.length},
+				{"key", part.key},
+				{"raw_key", toHex(part.rawKey)}});
+	return {{"type", "region"}, {"address", toHex(address)}, {"parts", list}};
 }
 
 std::optional<Region> Region::from(const Json &message, std::string *ret_problem)
@@ -78,32 +124,61 @@ std::optional<Region> Region::from(const Json &message, std::string *ret_problem
 	Fields fields(message);
 	Region region;
 	const auto address = bytes(&fields, "address", longestAddress, ret_problem);
-	const auto rawKey = bytes(&fields, "raw_key", longestKey, ret_problem);
-	if (!address || !rawKey)
+	if (!address)
 		return std::nullopt;
 	region.address = *address;
-	region.rawKey = *rawKey;
-	region.length = fields.number("length", DemoOptions::leastSize, DemoOptions::mostSize);
-	region.base = fields.number("base", 0, UINT64_MAX - region.length);
-	region.key = fields.number("key");
-	return checked(fields, region, ret_problem);
+	const Json list = fields.list("parts");
+	if (!fields.problem().empty() || list.empty() || list.size() > mostParts) {
+		*ret_problem =
+			fields.problem().empty() ? "parts are none, or too many" : fields.problem();
+		return std::nullopt;
+	}
+	uint64_t total = 0;
+	for (const Json &one : list) {
+		Fields of(one);
+		Part part;
+		const auto rawKey = bytes(&of, "raw_key", longestKey, ret_problem);
+		if (!rawKey)
+			return std::nullopt;
+		part.rawKey = *rawKey;
+		part.length = of.number("length", Block::most, DemoOptions::mostSize - total);
+		part.base = of.number("base", 0, UINT64_MAX - part.length);
+		part.key = of.number("key");
+		if (!of.problem().empty()) {
+			*ret_problem = of.problem();
+			return std::nullopt;
+		}
+		total += part.length;
+		region.parts.push_back(std::move(part));
+	}
+	return region;
 }
 
-Json Check::json() const
+Json Check::json(const char *type) const
 {
-	return {{"type", "check"},
+	return {{"type", type},
 		{"block", block.number},
 		{"offset", block.offset},
 		{"length", block.length}};
 }
 
-std::optional<Check> Check::from(const Json &message, uint64_t size, std::string *ret_problem)
+std::optional<Check> Check::from(const Json &message, const std::vector<uint64_t> &parts,
+				 std::string *ret_problem)
 {
 	Fields fields(message);
 	Check check;
+	uint64_t size = 0;
+	for (const uint64_t length : parts)
+		size += length;
 	check.block.number = fields.number("block");
 	check.block.length = fields.number("length", 1, std::min(Block::most, size));
 	check.block.offset = fields.number("offset", 0, size - check.block.length);
+	if (fields.problem().empty() &&
+	    check.block.length > partAt(parts, check.block.offset).room) {
+		*ret_problem = "message '" + messageType(message) + "': the block at " +
+			       std::to_string(check.block.offset) + " is in two parts";
+		return std::nullopt;
+	}
 	return checked(fields, check, ret_problem);
 }
 
@@ -150,13 +225,57 @@ std::optional<Progress> Progress::from(const Json &message, std::string *ret_pro
 	return checked(fields, progress, ret_problem);
 }
 
+Json Moves::json() const
+{
+	return {{"type", "moves"},
+		{"moves", moves},
+		{"aborted", aborted},
+		{"slices", slices},
+		{"evictions", evictions},
+		{"refaults", refaults},
+		{"key_changes", keyChanges},
+		{"effective_max_pause_ns", effectiveMaxPauseNs},
+		{"pauses", pausesJson(pauses)}};
+}
+
+std::optional<Moves> Moves::from(const Json &message, std::string *ret_problem)
+{
+	Fields fields(message);
+	Moves m;
+	m.moves = fields.number("moves");
+	m.aborted = fields.number("aborted");
+	m.slices = fields.number("slices");
+	m.evictions = fields.number("evictions");
+	m.refaults = fields.number("refaults");
+	m.keyChanges = fields.number("key_changes");
+	m.effectiveMaxPauseNs = fields.number("effective_max_pause_ns");
+	std::string problem;
+	m.pauses = pausesFrom(fields.object("pauses"), &problem);
+	if (!problem.empty() && fields.problem().empty()) {
+		*ret_problem = problem;
+		return std::nullopt;
+	}
+	return checked(fields, m, ret_problem);
+}
+
+Json Fixed::json() const
+{
+	return {{"flow", flow}, {"why", why}, {"move_errno", moveErrno}};
+}
+
 Json PeerResult::json() const
 {
-	return {{"type", "result"},	     {"blocks_verified", blocksVerified},
-		{"blocks_bad", blocksBad},   {"bytes_verified", bytesVerified},
-		{"bytes_swept", bytesSwept}, {"device_checked", deviceChecked},
-		{"seconds", seconds},	     {"first_bad", orNull(firstBad)},
-		{"fds_leaked", fdsLeaked},   {"trouble", orNull(trouble)}};
+	return {{"type", "result"},
+		{"blocks_verified", blocksVerified},
+		{"blocks_lost", blocksLost},
+		{"blocks_stale", blocksStale},
+		{"bytes_verified", bytesVerified},
+		{"bytes_swept", bytesSwept},
+		{"device_checked", deviceChecked},
+		{"seconds", seconds},
+		{"first_bad", orNull(firstBad)},
+		{"fds_leaked", fdsLeaked},
+		{"trouble", orNull(trouble)}};
 }
 
 std::optional<PeerResult> PeerResult::from(const Json &message, std::string *ret_problem)
@@ -164,7 +283,8 @@ std::optional<PeerResult> PeerResult::from(const Json &message, std::string *ret
 	Fields fields(message);
 	PeerResult result;
 	result.blocksVerified = fields.number("blocks_verified");
-	result.blocksBad = fields.number("blocks_bad");
+	result.blocksLost = fields.number("blocks_lost");
+	result.blocksStale = fields.number("blocks_stale");
 	result.bytesVerified = fields.number("bytes_verified");
 	result.bytesSwept = fields.number("bytes_swept");
 	result.deviceChecked = fields.number("device_checked");
@@ -188,6 +308,8 @@ Json TargetResult::json() const
 		{"quota_refused", quotaRefused},
 		{"revoked_access_failed", revokedAccessFailed},
 		{"device_checked", deviceChecked},
+		{"moves", moves.json()},
+		{"fixed", fixed.json()},
 		{"ledger_bytes_after", ledgerBytesAfter},
 		{"fds_leaked", fdsLeaked},
 		{"faults", faults},
@@ -205,6 +327,18 @@ std::optional<TargetResult> TargetResult::from(const Json &message, std::string 
 	result.quotaRefused = fields.number("quota_refused");
 	result.revokedAccessFailed = fields.number("revoked_access_failed");
 	result.deviceChecked = fields.number("device_checked");
+	std::string problem;
+	const auto moves = Moves::from(fields.object("moves"), &problem);
+	const Json fixedJson = fields.object("fixed");
+	Fields fixed(fixedJson);
+	result.fixed.flow = fixed.string("flow");
+	result.fixed.why = fixed.string("why");
+	result.fixed.moveErrno = fixed.string("move_errno");
+	if (fields.problem().empty() && (!moves || !fixed.problem().empty())) {
+		*ret_problem = moves ? fixed.problem() : problem;
+		return std::nullopt;
+	}
+	result.moves = moves.value_or(Moves());
 	result.ledgerBytesAfter = fields.number("ledger_bytes_after");
 	result.fdsLeaked = fields.number("fds_leaked");
 	result.faults = fields.strings("faults");
@@ -231,9 +365,9 @@ Json note(const std::string &text)
 	return {{"type", "note"}, {"text", text}};
 }
 
-Json done()
+Json word(const char *type)
 {
-	return {{"type", "done"}};
+	return {{"type", type}};
 }
 
 Json stop(const std::string &why)

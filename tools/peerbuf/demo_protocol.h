@@ -5,9 +5,13 @@
  * read by one of these.
  *
  *     parent → target, peer   start
- *     target → peer           region, checked, stop
- *     peer → target           check, done
- *     target, peer → parent   note, section, progress, result, failed
+ *     target → peer           region, checked, held, stop
+ *     peer → target           check, hold, begun, done
+ *     target, peer → parent   note, section, progress, moves, result, failed
+ *
+ * hold, held, begun: for moves that tell nobody. The peer asks the target to stop serving; once it
+ * has, the peer begins a write, which is in flight from then on; the target moves the memory behind
+ * it and serves on. So that write goes to the old place, whatever the machine is busy with.
  */
 #ifndef PEERBUF_TOOLS_DEMO_PROTOCOL_H
 #define PEERBUF_TOOLS_DEMO_PROTOCOL_H
@@ -23,6 +27,7 @@
 #include "blocks.h"
 #include "channel.h"
 #include "child.h"
+#include "pauses.h"
 
 namespace peerbuf::tools::demo
 {
@@ -44,6 +49,9 @@ struct Start {
 	uint64_t size = 0;
 	uint64_t hbm = 0;
 	bool verbose = false;
+	bool moves = false; /* the region is moved all the time, and is Movable */
+	bool notify = true; /* false: moves tell no importer: damage on purpose */
+	bool cma = false;   /* peers may copy by CMA */
 
 	Json json() const;
 	static std::optional<Start> from(const Json &message, std::string *ret_problem);
@@ -51,23 +59,31 @@ struct Start {
 
 /** All that a peer has to know. */
 struct Region {
-	std::vector<uint8_t> address; /* of the target's endpoint */
-	uint64_t base = 0;
-	uint64_t length = 0;
-	uint64_t key = 0;
-	std::vector<uint8_t> rawKey; /* empty: key is enough */
+	static constexpr size_t mostParts = 64;
 
+	/** One buffer; offsets in the region count through all of them. */
+	struct Part {
+		uint64_t base = 0;
+		uint64_t length = 0;
+		uint64_t key = 0;
+		std::vector<uint8_t> rawKey; /* empty: key is enough */
+	};
+
+	std::vector<uint8_t> address; /* of the target's endpoint */
+	std::vector<Part> parts;
+
+	std::vector<uint64_t> lengths() const;
 	Json json() const;
 	static std::optional<Region> from(const Json &message, std::string *ret_problem);
 };
 
-/** A block was written; is it in the device's memory? */
+/** A block was written; is it in the device's memory? As "begun": its write has begun. */
 struct Check {
 	Block block;
 
-	Json json() const;
-	/** @param size of the region. */
-	static std::optional<Check> from(const Json &message, uint64_t size,
+	Json json(const char *type = "check") const;
+	/** @param parts of the region; a block is inside one of them. */
+	static std::optional<Check> from(const Json &message, const std::vector<uint64_t> &parts,
 					 std::string *ret_problem);
 };
 
@@ -96,10 +112,35 @@ struct Progress {
 	static std::optional<Progress> from(const Json &message, std::string *ret_problem);
 };
 
+/** What moved under the traffic and what it was like; while it runs and at the end. */
+struct Moves {
+	uint64_t moves = 0;	 /* counted by the device, and as many seen by the target */
+	uint64_t aborted = 0;	 /* rolled back */
+	uint64_t slices = 0;	 /* of those moves */
+	uint64_t evictions = 0;	 /* to the host tier */
+	uint64_t refaults = 0;	 /* back because somebody touched it */
+	uint64_t keyChanges = 0; /* of a key or base that the peer had; looked at after each move */
+	uint64_t effectiveMaxPauseNs = 0; /* the largest */
+	PauseSummary pauses;
+
+	Json json() const;
+	static std::optional<Moves> from(const Json &message, std::string *ret_problem);
+};
+
+/** A region that cannot follow: what it is instead, why, and what a move of it answers. */
+struct Fixed {
+	std::string flow; /* "": it follows */
+	std::string why;
+	std::string moveErrno;
+
+	Json json() const;
+};
+
 /** How the traffic went; from the peer. */
 struct PeerResult {
 	uint64_t blocksVerified = 0;
-	uint64_t blocksBad = 0;
+	uint64_t blocksLost = 0;  /* wrong, and wrong when looked at again */
+	uint64_t blocksStale = 0; /* wrong at the first look only */
 	uint64_t bytesVerified = 0;
 	uint64_t bytesSwept = 0;    /* read again at the end, all that was ever written */
 	uint64_t deviceChecked = 0; /* blocks of which the target answered */
@@ -108,6 +149,7 @@ struct PeerResult {
 	uint64_t fdsLeaked = 0;
 	std::string trouble; /* "": it came to its end; else who of the others is gone */
 
+	uint64_t blocksBad() const { return blocksLost + blocksStale; }
 	Json json() const;
 	static std::optional<PeerResult> from(const Json &message, std::string *ret_problem);
 };
@@ -121,6 +163,8 @@ struct TargetResult {
 	uint64_t quotaRefused = 0;
 	uint64_t revokedAccessFailed = 0;
 	uint64_t deviceChecked = 0; /* blocks read by the device itself */
+	Moves moves;
+	Fixed fixed;
 	uint64_t ledgerBytesAfter = 0;
 	uint64_t fdsLeaked = 0;
 	std::vector<std::string> faults; /* what was not as it should be */
@@ -140,7 +184,8 @@ struct Failed {
 };
 
 Json note(const std::string &text);
-Json done();
+/** A message that is no more than its type: "done", "hold", "held". */
+Json word(const char *type);
 Json stop(const std::string &why);
 
 /**

@@ -5,16 +5,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <memory>
 
 #include <poll.h>
-#include <sched.h>
 
-#include <peerbuf/fabric.h>
-
-#include "blocks.h"
-#include "demo_protocol.h"
+#include "demo_traffic.h"
 #include "exit_code.h"
 #include "pair.h"
 #include "rma.h"
@@ -29,9 +24,6 @@ namespace
 using namespace demo;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t readWrite =
-	PEERBUF_ACCESS_LOCAL_WRITE | PEERBUF_ACCESS_REMOTE_READ | PEERBUF_ACCESS_REMOTE_WRITE;
-constexpr const char *tenant = "demo";
 /* of the device that all processes share; a device that does not answer counts as gone */
 constexpr const char *deviceTimeoutMs = "10000";
 constexpr const char *smallHbm = "16M";
@@ -45,128 +37,31 @@ bool deviceIsLost(uint32_t errc)
 	       errc == PEERBUF_ERR_PROTOCOL;
 }
 
-/** A buffer and its registration, in the order in which they may end. */
-struct Registered {
-	BufferHandle buffer;
-	Registration reg;
-	peerbuf_buffer_info info = sized<peerbuf_buffer_info>();
-	peerbuf_reg_info all = sized<peerbuf_reg_info>();
-	peerbuf_reg_importer_info region = sized<peerbuf_reg_importer_info>();
-};
-
-class Target
+class Target : public TrafficTarget
 {
 public:
 	Target(Channel &parent, Channel &peer, const Start &start)
-	    : parent_(parent),
-	      peer_(peer),
-	      start_(start)
+	    : TrafficTarget(parent, peer, start)
 	{
 	}
 
 	/** All sections, then give everything back. */
 	void run();
-	const TargetResult &result() const { return result_; }
-	const Failure &failure() const { return failure_; }
 
 private:
-	bool going() const { return failure_.why.empty() && result_.trouble.empty(); }
 	bool open();
 	void negotiation();
-	void traffic();
 	void pinFallback();
 	void quota();
 	void revoke();
 	void giveBack();
 
 	bool openShared(ExporterSide *side);
-	bool registerMemory(const ExporterSide &exporter, peerbuf_importer_t importer,
-			    uint64_t size, Registered *made);
-	bool serve(const Registered &made);
-	bool answerPeer(const Registered &made);
-	std::string deviceHas(const Registered &made, const Block &block);
-	void readEvents(peerbuf_reg_t reg, bool *ret_revoked);
-	void broken(const std::string &step);
-	void fault(const std::string &what);
-	void tell(const std::string &title, std::vector<std::string> lines);
-	void say();
-	void count(uint32_t flow);
-	uint64_t ledgerUsed(const char *device) const;
 
-	Channel &parent_;
-	Channel &peer_;
-	const Start start_;
-	TargetResult result_;
-	Failure failure_;
-	std::map<std::string, uint64_t> flows_;
-	Progress progress_;
-	Clock::time_point nextWord_;
-	std::vector<uint8_t> seen_; /* what the device read for us */
-
-	Context ctx_;
-	ExporterSide device_; /* the process of its own that the demo started */
 	ExporterSide revoking_;
-	ImporterSide refault_;
 	ImporterSide revocable_;
 	ImporterSide neither_;
 };
-
-/* ---- telling ------------------------------------------------------------------------------- */
-
-void Target::tell(const std::string &title, std::vector<std::string> lines)
-{
-	if (!parent_.send(Section{title, std::move(lines)}.json()) && going())
-		failure_ = {exitBad, parent_.problem()};
-}
-
-/** A sign of life, and a look at whether the parent still lives. */
-void Target::say()
-{
-	const auto now = Clock::now();
-	if (now < nextWord_)
-		return;
-	nextWord_ = now + progressEvery;
-	if (!parent_.send(progress_.json()) || (parent_.receive(), !parent_.open()))
-		failure_ = {exitBad, parent_.problem()};
-}
-
-void Target::fault(const std::string &what)
-{
-	result_.faults.push_back(what);
-}
-
-/** A call of peerbuf that should have worked: a device that is gone, or a fault of ours. */
-void Target::broken(const std::string &step)
-{
-	const peerbuf_error &error = lastError();
-	const std::string what = step + ": " + error.what;
-	const bool gone =
-		error.errc == PEERBUF_ERR_DEVICE_GONE || error.errc == PEERBUF_ERR_TIMEOUT;
-	if (gone && going())
-		result_.trouble = "the device is gone (" + what + ")";
-	else if (going())
-		fault(what);
-}
-
-void Target::count(uint32_t flow)
-{
-	if (flow)
-		flows_[peerbuf_flow_name(flow)]++;
-	else
-		result_.pairsRefused++;
-}
-
-uint64_t Target::ledgerUsed(const char *device) const
-{
-	uint64_t used = 0;
-	for (const uint32_t column :
-	     {PEERBUF_LEDGER_PINS, PEERBUF_LEDGER_WINDOW, PEERBUF_LEDGER_HOST}) {
-		auto info = sized<peerbuf_ledger_info>();
-		if (peerbuf_query_ledger(ctx_.get(), nullptr, device, column, &info) == 0)
-			used += info.used;
-	}
-	return used;
-}
 
 /* ---- 0: open ------------------------------------------------------------------------------- */
 
@@ -272,153 +167,6 @@ void Target::negotiation()
 		say();
 	}
 	tell("negotiation: what each pair can do, and why not more", lines);
-}
-
-/* ---- 2: traffic ---------------------------------------------------------------------------- */
-
-bool Target::registerMemory(const ExporterSide &exporter, peerbuf_importer_t importer,
-			    uint64_t size, Registered *made)
-{
-	if (made->buffer.alloc(ctx_, exporter.handle, size) ||
-	    peerbuf_query_buffer(ctx_.get(), made->buffer.id(), &made->info))
-		return false;
-	auto source = sized<peerbuf_source>();
-	source.fd = -1;
-	source.buffer = made->buffer.id();
-	source.length = size;
-	return made->reg.make(ctx_, source, {importer}, readWrite) == 0 &&
-	       peerbuf_query_reg(ctx_.get(), made->reg.id(), &made->all) == 0 &&
-	       peerbuf_query_reg_importer(ctx_.get(), made->reg.id(), 0, &made->region) == 0;
-}
-
-/** @return "" or the first byte of the block that the device itself does not see. */
-std::string Target::deviceHas(const Registered &made, const Block &block)
-{
-	seen_.resize(block.length);
-	const int rc = device_.ops->device_read(device_.device, made.info.handle, block.offset,
-						seen_.data(), block.length);
-	if (rc == -ENODEV) {
-		result_.trouble = "the device is gone: it no longer answers reads";
-		return result_.trouble;
-	}
-	if (rc)
-		return "the device's own read failed: " + errnoWord(rc);
-	result_.deviceChecked++;
-	const auto at = firstWrong(start_.seed, block.number, 0, seen_.data(), block.length);
-	return at ? "byte " + std::to_string(*at) + " is not in the device's memory" : "";
-}
-
-/** @return whether there was a message. */
-bool Target::answerPeer(const Registered &made)
-{
-	const auto message = peer_.receive();
-	if (!message)
-		return false;
-	std::string problem = "message '" + messageType(*message) + "', which is none of a peer's";
-	if (messageType(*message) == "done") {
-		peer_.close("done");
-		return true;
-	}
-	std::optional<Check> check;
-	if (messageType(*message) == "check")
-		check = Check::from(*message, made.all.length, &problem);
-	if (!check) {
-		peer_.refuse(problem);
-		return true;
-	}
-	Checked answer;
-	answer.number = check->block.number;
-	answer.wrong = deviceHas(made, check->block);
-	progress_.blocks++;
-	progress_.bytes += check->block.length;
-	progress_.bad += !answer.wrong.empty();
-	if (going())
-		peer_.send(answer.json());
-	return true;
-}
-
-void Target::readEvents(peerbuf_reg_t reg, bool *ret_revoked)
-{
-	peerbuf_progress(ctx_.get());
-	peerbuf_event event = {};
-	while (ctx_.nextEvent(event) == 1) {
-		if (event.type == PEERBUF_EVENT_DEVICE_GONE &&
-		    event.exporter == device_.handle.id() && going())
-			result_.trouble = "the device is gone";
-		if (event.type == PEERBUF_EVENT_REVOKED && event.reg == reg)
-			*ret_revoked = true;
-	}
-}
-
-void Target::traffic()
-{
-	RmaOptions options;
-	options.provider = start_.provider;
-	std::string why;
-	const auto endpoint = RmaEndpoint::create(options, why);
-	if (!endpoint) {
-		failure_ = {exitMissing, why};
-		return;
-	}
-	auto objects = sized<peerbuf_fabric_objects>();
-	objects.domain = endpoint->domain();
-	objects.info = endpoint->info();
-	objects.ep = endpoint->ep();
-	std::vector<peerbuf_param> params;
-	if (peersMayUseCma(endpoint->provider()))
-		params.push_back({"peers_without_cma", "yes"}); /* our peer is started so */
-	ImporterHandle importer;
-	Registered made;
-	if (importer.open(ctx_, "fabric", params, &objects) ||
-	    !registerMemory(device_, importer.id(), start_.size, &made)) {
-		broken("registering " + bytesWords(start_.size) + " for traffic");
-		return;
-	}
-	count(made.region.flow);
-	const std::string flow = peerbuf_flow_name(made.region.flow);
-
-	Region region;
-	region.address = endpoint->name();
-	region.base = made.region.remote_base;
-	region.length = start_.size;
-	region.key = made.region.key64;
-	region.rawKey.assign(made.region.raw_key, made.region.raw_key + made.region.raw_key_size);
-	peer_.send(region.json());
-
-	bool revoked = false;
-	auto lastHeard = Clock::now();
-	for (uint64_t turn = 0; going() && peer_.open(); turn++) {
-		RmaCompletion completion;
-		const int rc = endpoint->pollOnce(&completion);
-		if (rc != 0)
-			fault("the target's endpoint: " + completion.what);
-		const bool heard = answerPeer(made);
-		if (heard)
-			lastHeard = Clock::now();
-		if (turn % 64 == 0) {
-			readEvents(made.reg.id(), &revoked);
-			say();
-			if (Clock::now() - lastHeard > patience)
-				peer_.close("the peer asked nothing for " +
-					    std::to_string(patience.count()) + " s");
-		}
-		if (!heard && rc == 0)
-			sched_yield();
-		if (rc != 0)
-			break;
-	}
-	if (going() && peer_.problem() != "done")
-		result_.trouble = peer_.problem();
-	if (peer_.open())
-		peer_.send(stop(result_.trouble.empty() ? "the target ends" : result_.trouble));
-	if (revoked && going())
-		fault("the region was revoked during traffic");
-	if (made.reg.reset() || made.buffer.reset())
-		broken("giving the region back");
-	tell("traffic: RMA by a peer into the device's memory",
-	     {"moves x software RMA (" + endpoint->provider() + "): " + flow + ", " +
-	      bytesWords(start_.size) + "; " + std::to_string(progress_.blocks) +
-	      " blocks read by the device itself, " + std::to_string(progress_.bad) + " bad"});
 }
 
 /* ---- 3, 4, 5: a fallback, a refusal, a revoke ---------------------------------------------- */
@@ -558,8 +306,7 @@ void Target::giveBack()
 			      std::to_string(stats.exports) + " exports, " +
 			      std::to_string(stats.violations) + " breaches");
 	}
-	for (const auto &[flow, count] : flows_)
-		result_.flows.emplace_back(flow, count);
+	countFlows();
 }
 
 void Target::run()

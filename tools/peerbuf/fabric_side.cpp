@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include <peerbuf/fabric.h>
@@ -30,6 +31,9 @@ public:
 		if (!initiator_)
 			return -ENODEV;
 		objects_.struct_size = sizeof(objects_);
+		objects_.flags = PEERBUF_FABRIC_BRACKETED; /* see transfer() */
+		if (runsWithoutCma())
+			objects_.flags |= PEERBUF_FABRIC_PEERS_WITHOUT_CMA;
 		objects_.domain = target_->domain();
 		objects_.info = target_->info();
 		objects_.ep = target_->ep();
@@ -38,6 +42,7 @@ public:
 
 	const std::string &provider() const override { return target_->provider(); }
 	const void *objects() const override { return &objects_; }
+	void useGate(peerbuf_gate *gate) override { gate_ = gate; }
 
 	int transfer(const peerbuf_reg_importer_info &region, bool write, uint64_t at,
 		     uint8_t *data, size_t length, std::string &error) override
@@ -68,7 +73,12 @@ public:
 			t, patience,
 			[&] {
 				RmaCompletion completion;
-				if (target_->pollOnce(&completion) != 0 && !served) {
+				if (gate_ && peerbuf_progress_enter(gate_))
+					return;
+				const int polled = target_->pollOnce(&completion);
+				if (gate_)
+					peerbuf_progress_leave(gate_);
+				if (polled != 0 && !served) {
 					served = completion.status ? completion.status : -EIO;
 					error = "the target's endpoint: " + completion.what;
 				}
@@ -82,6 +92,7 @@ private:
 	std::unique_ptr<RmaEndpoint> initiator_;
 	fi_addr_t peer_ = FI_ADDR_UNSPEC;
 	peerbuf_fabric_objects objects_ = {};
+	peerbuf_gate *gate_ = nullptr;
 };
 
 } // namespace
@@ -117,9 +128,20 @@ std::string defaultProvider()
 	return first.empty() ? findProvider(two ? "tcp;ofi_rxm" : "tcp") : first;
 }
 
+bool canFollowMoves(const std::string &provider)
+{
+	return provider == "tcp" || provider == "tcp;ofi_rxm" || provider == "shm";
+}
+
 bool peersMayUseCma(const std::string &provider)
 {
 	return provider == "shm" || provider == "sm2";
+}
+
+bool runsWithoutCma()
+{
+	const char *disabled = getenv("FI_SHM_DISABLE_CMA");
+	return disabled && strcmp(disabled, "1") == 0;
 }
 
 } // namespace peerbuf::tools

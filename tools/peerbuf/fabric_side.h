@@ -30,6 +30,8 @@ public:
 	virtual const std::string &provider() const = 0;
 	/** For peerbuf_importer_open. */
 	virtual const void *objects() const = 0;
+	/** The importer's gate, which all calls of the target's endpoint go through; or NULL. */
+	virtual void useGate(peerbuf_gate *gate) = 0;
 	/**
 	 * The peer writes or reads the region at @p at.
 	 * @return 0 or a negative errno, with @p error.
@@ -50,8 +52,13 @@ std::string findProvider(const std::string &name);
 /** What is used where none is named, or "" if it is not on this machine. */
 std::string defaultProvider();
 
+/** Memory registered with it can be Movable: its calls can be gated, and that is tested. */
+bool canFollowMoves(const std::string &provider);
+
 /** Its peers could copy by CMA, which nothing can gate, if they were not told otherwise. */
 bool peersMayUseCma(const std::string &provider);
+/** This process, and what it starts, was told not to. */
+bool runsWithoutCma();
 
 } // namespace peerbuf::tools
 

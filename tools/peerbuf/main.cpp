@@ -103,10 +103,16 @@ int run(int argc, char **argv)
 	demo->add_option("--size", demoOptions.size, "bytes of the region (64M)")
 		->transform(CLI::Validator(bytesValidator, "BYTES") &
 			    CLI::Range(DemoOptions::leastSize, DemoOptions::mostSize));
+	demo->add_flag("!--no-notify", demoOptions.notify,
+		       "let the moves tell no importer: blocks are lost, for certain");
+	demo->add_flag("--cma", demoOptions.cma,
+		       "with shm: let the peer copy by CMA, so that the memory is pinned");
 	demo->add_flag("--verbose", demoOptions.verbose, "say on standard error what happens");
 
 	CLI::App *target = app.add_subcommand(demoTargetCommand)->group("");
 	CLI::App *peer = app.add_subcommand(demoPeerCommand)->group("");
+	for (CLI::App *role : {target, peer})
+		role->add_flag("--cma", demoOptions.cma);
 
 	try {
 		app.parse(argc, argv);
@@ -126,6 +132,9 @@ int run(int argc, char **argv)
 	}
 	if (*seedOption)
 		demoOptions.seed = seed;
+	/* shm's CMA copies past any gate; it is read at the first fi_getinfo, and by children */
+	const char *disableCma = demoOptions.cma ? "0" : "1";
+	setenv("FI_SHM_DISABLE_CMA", disableCma, 1); // NOLINT(concurrency-mt-unsafe): no thread yet
 	if (*list)
 		return runList(listJson);
 	if (*matrix)
@@ -141,8 +150,6 @@ int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	/* shm's CMA copies past any gate; it is read at the first fi_getinfo, and by children */
-	setenv("FI_SHM_DISABLE_CMA", "1", 1); // NOLINT(concurrency-mt-unsafe): before any thread
 	try {
 		return run(argc, argv);
 	} catch (const std::exception &e) {

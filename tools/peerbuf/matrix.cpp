@@ -210,8 +210,8 @@ int runMatrix(const MatrixOptions &options)
 	std::vector<PairResult> pairs;
 	for (const ExporterSide &exporter : exporters) {
 		for (const ImporterSide &importer : importers) {
-			output.progress("trying " + exporter.spec.text() + " with " +
-					importer.spec.text());
+			output.progress({"trying " + exporter.spec.text() + " with " +
+					 importer.spec.text()});
 			pairs.push_back(tryPair(ctx, exporter, importer, &policy));
 			if (pairs.back().bad())
 				code = exitBad;

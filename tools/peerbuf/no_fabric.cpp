@@ -34,9 +34,19 @@ std::string defaultProvider()
 	return "";
 }
 
+bool canFollowMoves(const std::string &)
+{
+	return false;
+}
+
 bool peersMayUseCma(const std::string &)
 {
 	return false;
+}
+
+bool runsWithoutCma()
+{
+	return true;
 }
 
 int runDemoTarget()

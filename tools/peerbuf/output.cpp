@@ -16,6 +16,13 @@ namespace
 constexpr std::chrono::milliseconds onTerminal(100);
 constexpr std::chrono::seconds inLog(2);
 
+size_t terminalHeight(FILE *file)
+{
+	winsize size = {};
+	const bool known = ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_row;
+	return std::clamp<size_t>(known ? size.ws_row : 24, 2, 200);
+}
+
 } // namespace
 
 void printJson(const Json &json)
@@ -56,19 +63,36 @@ void Output::line(const std::string &text)
 	fflush(file_);
 }
 
-void Output::progress(const std::string &text)
+/** To the start of the first changing line. */
+void Output::home()
+{
+	fprintf(file_, "\r");
+	if (shown_ > 1)
+		fprintf(file_, "\033[%zuA", shown_ - 1);
+}
+
+void Output::progress(const std::vector<std::string> &lines, size_t logged)
 {
 	const auto now = std::chrono::steady_clock::now();
-	if (!file_ || now < next_)
+	if (!file_ || lines.empty() || now < next_)
 		return;
 	if (terminal_) {
-		/* back to the start, and erase what the last one left behind */
-		fprintf(file_, "\r%s\033[K", text.substr(0, width_ - 1).c_str());
-		shown_ = true;
+		const size_t n = std::min(lines.size(), terminalHeight(file_) - 1);
+		if (shown_)
+			home();
+		else
+			fprintf(file_, "\r");
+		for (size_t i = 0; i < n; i++) /* each erases what the last one left behind */
+			fprintf(file_, "%s%s\033[K", i ? "\n" : "",
+				lines[i].substr(0, width_ - 1).c_str());
+		if (n < shown_)
+			fprintf(file_, "\033[J");
+		shown_ = n;
 		next_ = now + onTerminal;
 	} else {
-		if (next_ != std::chrono::steady_clock::time_point())
-			fprintf(file_, "%s\n", text.c_str());
+		const bool first = next_ == std::chrono::steady_clock::time_point();
+		for (size_t i = 0; i < std::min(lines.size(), logged) && !first; i++)
+			fprintf(file_, "%s\n", lines[i].c_str());
 		next_ = now + inLog;
 	}
 	fflush(file_);
@@ -76,9 +100,11 @@ void Output::progress(const std::string &text)
 
 void Output::clear()
 {
-	if (file_ && shown_)
-		fprintf(file_, "\r\033[K");
-	shown_ = false;
+	if (file_ && shown_) {
+		home();
+		fprintf(file_, "\033[J");
+	}
+	shown_ = 0;
 }
 
 } // namespace peerbuf::tools

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -21,7 +22,7 @@ void printJson(const Json &json);
 size_t terminalWidth(FILE *file);
 
 /**
- * Lines of a report, and below them, on a terminal, one line that changes. Thread-bound.
+ * Lines of a report, and below them, on a terminal, some that change. Thread-bound.
  */
 class Output
 {
@@ -36,15 +37,20 @@ public:
 	static FILE *reportFile(bool json);
 
 	void line(const std::string &text);
-	/** The changing line; where there is no terminal it is printed now and then. */
-	void progress(const std::string &text);
+	/**
+	 * The changing lines; where there is no terminal the first @p logged of them are printed
+	 * now and then.
+	 */
+	void progress(const std::vector<std::string> &lines, size_t logged = 1);
 	void clear();
 
 private:
+	void home();
+
 	FILE *file_;
 	bool terminal_;
 	size_t width_;
-	bool shown_ = false;
+	size_t shown_ = 0; /* changing lines, the cursor is in the last of them */
 	std::chrono::steady_clock::time_point next_;
 };
 

@@ -281,9 +281,6 @@ bool ImporterSide::open(const Context &ctx, const PluginSpec &what, Failure *ret
 		}
 		plain = spec.without("provider");
 		spec = spec.with("provider", fabric->provider());
-		/* the peer is the command itself, which runs without CMA */
-		if (peersMayUseCma(fabric->provider()) && !plain.option("peers_without_cma"))
-			plain = plain.with("peers_without_cma", "yes");
 	}
 	offer = sized<peerbuf_importer_offer>();
 	if (handle.open(ctx, spec.name.c_str(), plain.params(),
@@ -296,6 +293,9 @@ bool ImporterSide::open(const Context &ctx, const PluginSpec &what, Failure *ret
 	if (peerbuf_importer_open_ops(ctx.get(), handle.id(), PEERBUF_IMPORTER_TEST_OPS, &table,
 				      &device) == 0)
 		ops = static_cast<const peerbuf_importer_test_ops *>(table);
+	peerbuf_gate *gate = nullptr;
+	if (fabric && peerbuf_importer_gate(ctx.get(), handle.id(), &gate) == 0)
+		fabric->useGate(gate);
 	return true;
 }
 

@@ -916,6 +916,52 @@ TEST_F(Rules, Rule52_GivenAnImporterThenTheExporterLearnsWhatItWillHonour)
 	}
 }
 
+TEST_F(Rules, Rule49_GivenAnImporterThatIsNotDoneThenItKeepsItsMappingAndTheOthersGo)
+{
+	ASSERT_NO_FATAL_FAILURE(openMovable());
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerAll(&reg));
+	const uint64_t slow = attachment();
+	ASSERT_EQ(0, mapUp(slow));
+	ASSERT_PB_OK(registerAll(&reg));
+	const uint64_t quick = attachment();
+	ASSERT_EQ(0, mapUp(quick));
+	on(RECORDER_INVALIDATE,
+	   [&](const Call &call) { return call.attachment == slow ? -EINPROGRESS : 0; });
+	EXPECT_EQ(-EINPROGRESS, invalidate(PEERBUF_REASON_MOVE));
+	EXPECT_PB_OK(peerbuf_progress(world().ctx()));
+	const std::vector<Call> unmapped = calls(RECORDER_UNMAP);
+	ASSERT_EQ(1u, unmapped.size()) << sequence();
+	EXPECT_EQ(quick, unmapped[0].attachment);
+	for (const Call &call : calls(RECORDER_INVALIDATE)) {
+		if (call.attachment == slow)
+			imp_->ticket_done(nic_, call.ticket);
+	}
+	EXPECT_TRUE(world().progressUntil([&] { return count(RECORDER_INVALIDATE_DONE) > 0; }));
+	EXPECT_EQ(2u, count(RECORDER_UNMAP));
+	EXPECT_EQ(0, resume());
+}
+
+TEST_F(Rules, Rule51_GivenAnImporterThatIsDoneAfterTheMoveWasGivenUpThenWhatItMappedSinceStays)
+{
+	ASSERT_NO_FATAL_FAILURE(openMovable());
+	peerbuf_reg_t reg = 0;
+	ASSERT_PB_OK(registerAll(&reg));
+	ASSERT_EQ(0, mapUp(attachment()));
+	on(RECORDER_INVALIDATE, [](const Call &) { return -EINPROGRESS; });
+	EXPECT_EQ(-EINPROGRESS, invalidate(PEERBUF_REASON_MOVE));
+	EXPECT_EQ(0, resume(1)); // the exporter's deadline
+	EXPECT_EQ(0u, count(RECORDER_UNMAP)) << "still in use";
+	ASSERT_EQ(0, mapUp(attachment()));
+	imp_->ticket_done(nic_, calls(RECORDER_INVALIDATE).at(0).ticket);
+	EXPECT_TRUE(world().progressUntil([&] { return count(RECORDER_INVALIDATE_DONE) > 0; }));
+	const std::vector<Call> mapped = calls(RECORDER_MAP);
+	const std::vector<Call> unmapped = calls(RECORDER_UNMAP);
+	ASSERT_EQ(2u, mapped.size());
+	ASSERT_EQ(1u, unmapped.size());
+	EXPECT_EQ(mapped[0].mapping, unmapped[0].mapping);
+}
+
 TEST_F(Rules, Rule53_GivenMovesOfAnUnpinnedBufferThenItMapsAgainAsOftenAsItLikes)
 {
 	ASSERT_NO_FATAL_FAILURE(openMovable());

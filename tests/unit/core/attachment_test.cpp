@@ -404,7 +404,7 @@ TEST_F(AttachmentTest, GivenRevokeThenNothingIsUnmappedBeforeTheImporterLetGo)
 		EXPECT_TRUE(a.revoked());
 		EXPECT_TRUE(takeCalls().empty());
 		EXPECT_EQ(PIN_BYTES, used(PEERBUF_LEDGER_PINS)) << "still held, still paid for";
-		a.letGo(PEERBUF_REASON_REVOKE, REACH);
+		a.letGo(PEERBUF_REASON_REVOKE, REACH, a.stops());
 		EXPECT_EQ((Calls{"unmap", "unpin"}), takeCalls());
 	}
 	EXPECT_EQ(0u, used(PEERBUF_LEDGER_PINS));
@@ -420,8 +420,8 @@ TEST_F(AttachmentTest, GivenRevokeTwiceThenTheSecondHasNothingToSay)
 		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		EXPECT_FALSE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
-		a.letGo(PEERBUF_REASON_REVOKE, REACH);
-		a.letGo(PEERBUF_REASON_REVOKE, REACH);
+		a.letGo(PEERBUF_REASON_REVOKE, REACH, a.stops());
+		a.letGo(PEERBUF_REASON_REVOKE, REACH, a.stops());
 	}
 	a.teardown();
 	const Calls calls = takeCalls();
@@ -440,7 +440,7 @@ TEST_F(AttachmentTest, GivenRevokedThenNoMappingMore)
 		ASSERT_FALSE(mapped);
 		EXPECT_EQ(PEERBUF_ERR_REVOKED, mapped.error().code);
 		EXPECT_EQ(ENODEV, mapped.error().sysErrno);
-		a.letGo(PEERBUF_REASON_REVOKE, REACH);
+		a.letGo(PEERBUF_REASON_REVOKE, REACH, a.stops());
 		a.resume(resumption(REACH));
 	}
 	EXPECT_TRUE(takeCalls().empty()) << "a revoked importer is not resumed";
@@ -455,7 +455,7 @@ TEST_F(AttachmentTest, GivenTheImporterCouldNotStopThenHeldAndChargedUntilDeregi
 		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_REVOKE, REACH)));
 		a.quarantine();
-		a.letGo(PEERBUF_REASON_REVOKE, REACH);
+		a.letGo(PEERBUF_REASON_REVOKE, REACH, a.stops());
 	}
 	EXPECT_TRUE(takeCalls().empty());
 	EXPECT_EQ(PIN_BYTES, used(PEERBUF_LEDGER_PINS));
@@ -481,7 +481,7 @@ TEST_F(AttachmentTest, GivenMoveThenSuspendedUnmappedResumedAndMappedAnew)
 		ASSERT_FALSE(during);
 		EXPECT_EQ(EAGAIN, during.error().sysErrno);
 		EXPECT_TRUE(takeCalls().empty()) << "the exporter is not even asked";
-		a.letGo(PEERBUF_REASON_MOVE, REACH);
+		a.letGo(PEERBUF_REASON_MOVE, REACH, a.stops());
 		EXPECT_EQ(Calls{"unmap"}, takeCalls());
 		a.resume(resumption(REACH));
 		EXPECT_EQ(Calls{"resume"}, takeCalls());
@@ -504,7 +504,7 @@ TEST_F(AttachmentTest, GivenMovesOfPartsThenAMappingGoesWhenAllOfItWasInvalidate
 		for (const Range &part : parts) {
 			EXPECT_TRUE(fake_.calls.empty()) << hex(part.offset);
 			EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_MOVE, part)));
-			a.letGo(PEERBUF_REASON_MOVE, part);
+			a.letGo(PEERBUF_REASON_MOVE, part, a.stops());
 		}
 		EXPECT_EQ(Calls{"unmap"}, takeCalls());
 		for (const Range &part : parts)
@@ -522,7 +522,7 @@ TEST_F(AttachmentTest, GivenMoveByCpuThenTheViewStays)
 	{
 		ReservationLock lock(a.reservation());
 		EXPECT_TRUE(a.prepare(invalidation(PEERBUF_REASON_MOVE, REACH)));
-		a.letGo(PEERBUF_REASON_MOVE, REACH);
+		a.letGo(PEERBUF_REASON_MOVE, REACH, a.stops());
 		EXPECT_TRUE(takeCalls().empty());
 		a.resume(resumption(REACH));
 		EXPECT_EQ(Calls{"resume"}, takeCalls());

@@ -46,6 +46,7 @@ struct FakeDevices {
 
 	std::vector<std::string> calls;
 	std::map<std::string, int> failing;	 /* step → negative errno */
+	std::map<std::string, unsigned> times;	 /* how often it still fails; none: for ever */
 	std::map<std::string, std::string> said; /* step → its words */
 	/** Runs inside a slot, before it answers. */
 	std::map<std::string, std::function<void()>> inside;
@@ -58,10 +59,20 @@ struct FakeDevices {
 
 	peerbuf_attach_request lastAttach = {};
 	peerbuf_reg_request lastReg = {};
+	peerbuf_importer_invalidate lastInvalidate = {};
 	peerbuf_importer_resume lastResume = {};
+	struct Done {
+		uint64_t cookie;
+		int status;
+	};
+	std::vector<Done> dones; /* what invalidate_done said */
+	uint64_t nextKey = 5;
+	peerbuf_gate gate = {.struct_size = sizeof(peerbuf_gate)};
+	bool givesGate = true;
 	std::vector<peerbuf_mapping> unmapped;
 	peerbuf_segment segment = {};
 	const peerbuf_host *exporterHost = nullptr;
+	const peerbuf_host *importerHost = nullptr;
 
 	int step(const std::string &name, const peerbuf_host *host = nullptr)
 	{
@@ -71,6 +82,11 @@ struct FakeDevices {
 		const auto fails = failing.find(name);
 		if (fails == failing.end())
 			return 0;
+		if (const auto left = times.find(name); left != times.end() && !left->second--) {
+			times.erase(left);
+			failing.erase(fails);
+			return 0;
+		}
 		if (host && said.count(name))
 			host->fail(host, PEERBUF_OK, said[name].c_str());
 		return fails->second;
@@ -164,7 +180,10 @@ inline Plugin FakeDevices::exporterPlugin()
 	t.release_fd = [](void *d, uint64_t, const peerbuf_fd_export *) {
 		of(d).step("release_fd");
 	};
-	t.invalidate_done = [](void *d, uint64_t, uint64_t, int) { of(d).step("invalidate_done"); };
+	t.invalidate_done = [](void *d, uint64_t, uint64_t cookie, int status) {
+		of(d).dones.push_back({cookie, status});
+		of(d).step("invalidate_done");
+	};
 	return plugin;
 }
 
@@ -174,14 +193,17 @@ inline Plugin FakeDevices::importerPlugin()
 	Plugin plugin;
 	plugin.kind = PEERBUF_PLUGIN_IMPORTER;
 	plugin.name = "fake";
-	plugin.capabilities = PEERBUF_IMPORTER_CAP_INVALIDATE | PEERBUF_IMPORTER_CAP_RESUME;
+	plugin.capabilities = PEERBUF_IMPORTER_CAP_INVALIDATE | PEERBUF_IMPORTER_CAP_RESUME |
+			      PEERBUF_IMPORTER_CAP_GATE;
 	peerbuf_importer_plugin &t = plugin.importer;
 	t.struct_size = sizeof(t);
 	t.abi_version = PEERBUF_ABI_VERSION;
 	t.capabilities = plugin.capabilities;
 	t.name = "fake";
 	t.description = "writes down every call";
-	t.open = [](const peerbuf_host *, const peerbuf_param *, size_t, const void *, void **ret) {
+	t.open = [](const peerbuf_host *host, const peerbuf_param *, size_t, const void *,
+		    void **ret) {
+		fakeToOpen->importerHost = host;
 		*ret = fakeToOpen;
 		return fakeToOpen->step("importer open");
 	};
@@ -193,19 +215,24 @@ inline Plugin FakeDevices::importerPlugin()
 	t.reg = [](void *d, const peerbuf_reg_request *request, peerbuf_region *ret) {
 		FakeDevices &f = of(d);
 		f.lastReg = *request;
-		ret->key64 = 5;
+		ret->key64 = f.nextKey++;
 		ret->token = 55;
 		return f.step("reg");
 	};
 	t.dereg = [](void *d, uint64_t token) {
 		of(d).step(token == 55 ? "dereg" : "dereg of another");
 	};
-	t.invalidate = [](void *d, const peerbuf_importer_invalidate *) {
+	t.invalidate = [](void *d, const peerbuf_importer_invalidate *inv) {
+		of(d).lastInvalidate = *inv;
 		return of(d).step("invalidate");
 	};
 	t.resume = [](void *d, const peerbuf_importer_resume *res) {
 		of(d).lastResume = *res;
 		of(d).step("resume");
+	};
+	t.gate = [](void *d, peerbuf_gate **ret) {
+		*ret = of(d).givesGate ? &of(d).gate : nullptr;
+		return of(d).step("gate");
 	};
 	return plugin;
 }

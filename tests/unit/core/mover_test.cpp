@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <peerbuf/mover.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <random>
 #include <set>
@@ -25,7 +26,9 @@ struct World {
 	uint64_t drainNs = 5000;
 	uint64_t wakeNs = 3000;		  /* lateness of every wait */
 	uint64_t stuckSlice = UINT64_MAX; /* of those that go forward: never let go of */
+	uint64_t failedCopy = UINT64_MAX; /* of those that go forward */
 	uint64_t begun = 0;
+	uint64_t copies = 0;
 
 	std::vector<uint64_t> pauses;
 	uint64_t closedNs = 0;
@@ -49,6 +52,10 @@ struct World {
 				mover.letGo(now);
 				break;
 			case Do::Copy:
+				if (!step.back && copies++ == failedCopy) {
+					mover.copyFailed(-EIO);
+					break;
+				}
 				for (uint64_t at = step.offset; at < step.offset + step.length;
 				     at += PAGE) {
 					if (step.back)
@@ -118,6 +125,61 @@ TEST(Mover, GivenASteadyCopyRateThenPausesKeepTheBound)
 		for (size_t i = 8; i < world.pauses.size(); i++)
 			EXPECT_LE(world.pauses[i], mover.effectiveMaxPauseNs()) << rate << " " << i;
 	}
+}
+
+/** A steady world, but some slices meet a thread that has lost its CPU. @return slices. */
+uint64_t slicesWhenPreempted(unsigned every, unsigned inCopy)
+{
+	Mover mover(16384 * PAGE, PAGE, MovePolicy{});
+	World calm;
+	calm.bytesPerUs = 8000;
+	uint64_t now = 0;
+	for (uint64_t slice = 0; !mover.over();) {
+		const Mover::Step step = mover.step(now);
+		const uint64_t lost = every && slice % every == 0 ? 4'000'000 : 0;
+		switch (step.what) {
+		case Do::Invalidate:
+			now += calm.drainNs + (inCopy ? 0 : lost);
+			mover.letGo(now);
+			break;
+		case Do::Copy:
+			now += step.length * 1000 / calm.bytesPerUs + (inCopy ? lost : 0);
+			mover.copied(now);
+			break;
+		case Do::Resume:
+			slice++;
+			now += calm.wakeNs;
+			mover.resumed(now);
+			break;
+		default:
+			now = std::max(now, step.until);
+			break;
+		}
+	}
+	return mover.slices();
+}
+
+/* One slice in ten or in two that takes ten times as long must not make slices of one page. */
+TEST(Mover, GivenThreadsThatLoseTheirCpuThenSlicesStayUseful)
+{
+	const uint64_t calm = slicesWhenPreempted(0, 0);
+	for (const unsigned inCopy : {0u, 1u}) {
+		EXPECT_LE(slicesWhenPreempted(10, inCopy), calm * 3 / 2) << inCopy;
+		EXPECT_LE(slicesWhenPreempted(2, inCopy), calm * 4) << inCopy;
+	}
+}
+
+TEST(Mover, GivenStoppingThatTakesLongerThanTheBoundThenCopyingHasItsShare)
+{
+	Mover mover(4096 * PAGE, PAGE, MovePolicy{});
+	World world;
+	world.drainNs = 700'000; // of 500,000
+	world.run(mover);
+	ASSERT_EQ(mover.result(), 0);
+	// A page at a time would make 4096 slices, none of them shorter than the bound.
+	EXPECT_LT(mover.slices(), 4096u / 8);
+	EXPECT_GT(mover.effectiveMaxPauseNs(), world.drainNs);
+	EXPECT_LE(world.pauses.back(), mover.effectiveMaxPauseNs());
 }
 
 TEST(Mover, GivenAPageThatTakesLongerThanTheBoundThenTheBoundIsThePage)
@@ -217,6 +279,88 @@ TEST(Mover, GivenARefusalThenTheSliceIsResumedAndAllGoesBack)
 	EXPECT_EQ(mover.result(), -EIO);
 }
 
+TEST(Mover, GivenACopyThatFailsThenTheSliceStaysAndAllGoesBack)
+{
+	MovePolicy policy;
+	policy.maxPauseNs = 1; // a page a slice
+	Mover mover(3 * PAGE, PAGE, policy);
+	ASSERT_EQ(mover.step(0).what, Do::Invalidate);
+	mover.letGo(1);
+	ASSERT_EQ(mover.step(1).what, Do::Copy);
+	mover.copied(2);
+	mover.resumed(3);
+	EXPECT_EQ(mover.moved(), PAGE);
+	ASSERT_EQ(mover.step(100).what, Do::Invalidate);
+	mover.letGo(101);
+	ASSERT_EQ(mover.step(101).what, Do::Copy);
+	mover.copyFailed(-EIO);
+	Mover::Step step = mover.step(102);
+	EXPECT_EQ(step.what, Do::Resume);
+	EXPECT_TRUE(step.aborted);
+	EXPECT_EQ(step.offset, PAGE);
+	mover.resumed(103);
+	step = mover.step(1000);
+	EXPECT_EQ(step.what, Do::Invalidate);
+	EXPECT_TRUE(step.back);
+	EXPECT_EQ(step.offset, 0u);
+	mover.letGo(1001);
+	ASSERT_EQ(mover.step(1001).what, Do::Copy);
+	mover.copied(1002);
+	mover.resumed(1003);
+	EXPECT_TRUE(mover.over());
+	EXPECT_FALSE(mover.stuck());
+	EXPECT_EQ(mover.moved(), 0u);
+	EXPECT_EQ(mover.result(), -EIO);
+}
+
+TEST(Mover, GivenNoWayBackThenItIsStuckAndTheLastSliceIsResumed)
+{
+	for (const bool copying : {false, true}) {
+		MovePolicy policy;
+		policy.maxPauseNs = 1;
+		Mover mover(3 * PAGE, PAGE, policy);
+		for (uint64_t now = 0; now < 1000; now += 500) {
+			ASSERT_EQ(mover.step(now).what, Do::Invalidate);
+			mover.letGo(now + 1);
+			ASSERT_EQ(mover.step(now + 1).what, Do::Copy);
+			mover.copied(now + 2);
+			mover.resumed(now + 3);
+		}
+		mover.abort(-ENODEV);
+		Mover::Step step = mover.step(2000);
+		ASSERT_EQ(step.what, Do::Invalidate);
+		ASSERT_TRUE(step.back);
+		if (copying) {
+			mover.letGo(2001);
+			ASSERT_EQ(mover.step(2001).what, Do::Copy);
+			mover.copyFailed(-EIO);
+		} else {
+			mover.refused(-EIO);
+		}
+		step = mover.step(2002);
+		EXPECT_EQ(step.what, Do::Resume);
+		EXPECT_TRUE(step.aborted);
+		EXPECT_EQ(step.offset, PAGE);
+		mover.resumed(2003);
+		EXPECT_TRUE(mover.over());
+		EXPECT_TRUE(mover.stuck());
+		EXPECT_EQ(mover.moved(), 2 * PAGE);
+		EXPECT_EQ(mover.result(), -ENODEV);
+	}
+}
+
+TEST(Mover, GivenALateCopyThenOnlyTheCopyItselfCountsAsCopying)
+{
+	Mover mover(PAGE, PAGE, MovePolicy{});
+	ASSERT_EQ(mover.step(1000).what, Do::Invalidate);
+	mover.letGo(2000);
+	ASSERT_EQ(mover.step(50'000).what, Do::Copy);
+	mover.copied(53'000);
+	mover.resumed(60'000);
+	EXPECT_EQ(mover.copyNs(), 3000u);
+	EXPECT_EQ(mover.longestPauseNs(), 59'000u);
+}
+
 TEST(Mover, GivenAnAbortDuringACopyThenThatSliceIsFinishedAndGoesBack)
 {
 	Mover mover(64 * PAGE, PAGE, MovePolicy{});
@@ -263,6 +407,7 @@ TEST(Mover, GivenARandomWorldThenEveryMoveEndsWholeOrUndone)
 		const uint64_t pages = 1 + random() % 200;
 		Mover mover(pages * PAGE, PAGE, policy);
 		World world;
+		world.failedCopy = random() % 4 == 0 ? random() % 8 : UINT64_MAX;
 		world.bytesPerUs = 200 + random() % 10000;
 		world.drainNs = random() % 150'000;
 		if (random() % 3 == 0)

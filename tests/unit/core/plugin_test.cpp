@@ -194,6 +194,12 @@ TEST_F(PluginTest, GivenACapabilityWithoutItsSlotOrASlotWithoutItThenBothNamed)
 	i.capabilities &= ~PEERBUF_IMPORTER_CAP_INVALIDATE;
 	i.invalidate = nullptr;
 	expectBad(i, {"RESUME", "INVALIDATE"});
+	i = fake.importerPlugin().importer;
+	i.gate = nullptr;
+	expectBad(i, {"GATE", "gate"});
+	i = fake.importerPlugin().importer;
+	i.capabilities &= ~PEERBUF_IMPORTER_CAP_GATE;
+	expectBad(i, {"GATE", "gate"});
 }
 
 /** A plugin built against an older header: what its size does not cover must not be read. */

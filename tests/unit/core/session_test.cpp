@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "fake_devices.h"
-#include "offers.h"
+#include "session_harness.h"
 
 /** What only shows against plugins that misbehave on purpose; the contract suite has the rest. */
 namespace peerbuf
@@ -19,82 +17,6 @@ namespace
 {
 
 using namespace test;
-
-class SessionTest : public testing::Test
-{
-protected:
-	void SetUp() override
-	{
-		Session::Options options;
-		options.log = [this](uint32_t, const char *, const char *line) {
-			lines_.emplace_back(line);
-		};
-		auto session = Session::create(std::move(options));
-		ASSERT_TRUE(session) << session.error().what;
-		session_ = std::move(*session);
-		session_->addPlugin(fake_.exporterPlugin());
-		session_->addPlugin(fake_.importerPlugin());
-		const auto exporter = session_->openExporter("fake", {});
-		ASSERT_TRUE(exporter) << exporter.error().what;
-		exporter_ = *exporter;
-		const auto importer = session_->openImporter("fake", {}, nullptr);
-		ASSERT_TRUE(importer) << importer.error().what;
-		importer_ = *importer;
-		const auto buffer = session_->alloc(exporter_, fake_.size);
-		ASSERT_TRUE(buffer) << buffer.error().what;
-		buffer_ = *buffer;
-		fake_.calls.clear();
-	}
-
-	uint64_t registered(const Policy &policy = {})
-	{
-		Source source;
-		source.buffer = buffer_;
-		source.offset = 0x1000;
-		source.length = 0x2000;
-		Policy p = policy;
-		p.tenant = "train";
-		const auto reg = session_->registerMemory(source, {importer_}, READ_WRITE, p);
-		EXPECT_TRUE(reg) << reg.error().what;
-		return reg ? *reg : 0;
-	}
-
-	int invalidate(peerbuf_reason reason, const Range &range, uint64_t handle = 9)
-	{
-		peerbuf_invalidate inv = {};
-		inv.struct_size = sizeof(inv);
-		inv.reason = reason;
-		inv.offset = range.offset;
-		inv.length = range.length;
-		inv.cookie = 5;
-		return fake_.exporterHost->invalidate(fake_.exporterHost, handle, &inv);
-	}
-
-	long count(const std::string &call) const
-	{
-		return std::count(fake_.calls.begin(), fake_.calls.end(), call);
-	}
-
-	void drain()
-	{
-		while (*session_->progress() > 0) {
-		}
-	}
-
-	std::vector<std::string> lines_;
-	FakeDevices fake_;
-	std::unique_ptr<Session> session_;
-	uint64_t exporter_ = 0;
-	uint64_t importer_ = 0;
-	uint64_t buffer_ = 0;
-};
-
-Policy pinned()
-{
-	Policy p;
-	p.ceiling = PEERBUF_FLOW_PINNED;
-	return p;
-}
 
 TEST_F(SessionTest, GivenInvalidateOfNonsenseThenRefusedAndNobodyIsTold)
 {

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <dirent.h>
@@ -9,6 +10,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <poll.h>
 #include <sstream>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -351,6 +353,56 @@ peerbuf_exporter_stats Device::stats()
 		       << ", memory " << s.memory_used << ", window " << s.window_used
 		       << ", violations " << s.violations;
 	return ::testing::AssertionSuccess();
+}
+
+void Device::await(const std::function<bool()> &done)
+{
+	const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+	while (!done()) {
+		ASSERT_LT(std::chrono::steady_clock::now(), end) << "it did not come";
+		struct pollfd p = {slots.event_fd(handle), POLLIN, 0};
+		poll(&p, 1, 1);
+		slots.progress(handle);
+	}
+}
+
+int Device::move(uint64_t buffer, const peerbuf_move_request &request)
+{
+	return ops->move(handle, buffer, &request);
+}
+
+peerbuf_move_status Device::moveStatus(uint64_t buffer)
+{
+	auto status = cleared<peerbuf_move_status>();
+	EXPECT_EQ(0, ops->move_status(handle, buffer, &status)) << why();
+	return status;
+}
+
+peerbuf_move_status Device::finishMove(uint64_t buffer, std::initializer_list<Device *> others)
+{
+	const auto all = [&] {
+		for (Device *other : others)
+			other->slots.progress(other->handle);
+	};
+	auto status = cleared<peerbuf_move_status>();
+	await([&] {
+		all();
+		status = moveStatus(buffer);
+		return !status.running;
+	});
+	all();
+	slots.progress(handle);
+	return status;
+}
+
+peerbuf_move_request slicedMove(uint32_t placement)
+{
+	auto request = cleared<peerbuf_move_request>();
+	request.placement = placement;
+	request.max_pause_ns = 1; /* a page a slice */
+	request.duty_percent = 100;
+	request.deadline_ns = 60'000'000'000; /* of a busy machine's patience */
+	return request;
 }
 
 size_t Device::deviceFds(RunningDevice &running)

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -108,6 +109,14 @@ public:
 	::testing::AssertionResult clean();
 	std::vector<uint8_t> deviceBytes(uint64_t buffer, uint64_t offset, uint64_t length);
 
+	/** Progress until @p done; fails after a while without. */
+	void await(const std::function<bool()> &done);
+	int move(uint64_t buffer, const peerbuf_move_request &request);
+	peerbuf_move_status moveStatus(uint64_t buffer);
+	/** Progress of all until no move of the buffer runs, and what it told is heard. */
+	peerbuf_move_status finishMove(uint64_t buffer,
+				       std::initializer_list<Device *> others = {});
+
 	/** Descriptors of the device's process, once it has finished what it was asked. */
 	size_t deviceFds(RunningDevice &running);
 
@@ -130,6 +139,9 @@ template <typename T> T cleared()
 	value.struct_size = sizeof(value);
 	return value;
 }
+
+/** A move in small slices that rest as little as can be. */
+peerbuf_move_request slicedMove(uint32_t placement = 0);
 
 #define EXPECT_ERRNO(err, expression)                                                              \
 	EXPECT_EQ(std::string(strerrorname_np(err)), strerrorname_np(-(expression)))

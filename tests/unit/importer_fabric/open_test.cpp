@@ -49,10 +49,13 @@ TEST(FabricPlugin, TableKeepsTheRuleOfCapabilityAndSlot)
 	EXPECT_EQ(plugin->struct_size, sizeof(*plugin));
 	EXPECT_EQ(plugin->abi_version, PEERBUF_ABI_VERSION);
 	EXPECT_STREQ(plugin->name, "fabric");
-	EXPECT_EQ(plugin->capabilities, PEERBUF_IMPORTER_CAP_OPS);
+	EXPECT_EQ(plugin->capabilities, PEERBUF_IMPORTER_CAP_OPS | PEERBUF_IMPORTER_CAP_INVALIDATE |
+						PEERBUF_IMPORTER_CAP_RESUME |
+						PEERBUF_IMPORTER_CAP_GATE);
 	EXPECT_NE(plugin->open_ops, nullptr);
-	EXPECT_EQ(plugin->invalidate, nullptr);
-	EXPECT_EQ(plugin->resume, nullptr);
+	EXPECT_NE(plugin->invalidate, nullptr);
+	EXPECT_NE(plugin->resume, nullptr);
+	EXPECT_NE(plugin->gate, nullptr);
 	EXPECT_EQ(plugin->event_fd, nullptr);
 	EXPECT_EQ(plugin->progress, nullptr);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -38,6 +40,17 @@ FakeHost::FakeHost() : host_{}
 		std::lock_guard<std::mutex> lock(self->mutex_);
 		self->failures_[std::this_thread::get_id()] = {errc, message};
 	};
+	host.ticket_done = [](const peerbuf_host *h, uint64_t ticket) {
+		FakeHost *self = reinterpret_cast<const WithSelf *>(h)->self;
+		std::lock_guard<std::mutex> lock(self->mutex_);
+		self->tickets_.push_back(ticket);
+	};
+}
+
+std::vector<uint64_t> FakeHost::tickets() const
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+	return tickets_;
 }
 
 std::string FakeHost::why() const
@@ -147,6 +160,48 @@ peerbuf_importer_stats OpenImporter::stats() const
 	return stats;
 }
 
+int OpenImporter::invalidate(uint32_t reason, uint64_t attachment, uint64_t offset, uint64_t length,
+			     uint64_t ticket) const
+{
+	peerbuf_importer_invalidate inv = {};
+	inv.struct_size = sizeof(inv);
+	inv.reason = reason;
+	inv.attachment = attachment;
+	inv.offset = offset;
+	inv.length = length;
+	inv.generation = 1;
+	inv.ticket = ticket;
+	return plugin_->invalidate(importer_, &inv);
+}
+
+void OpenImporter::resume(uint64_t attachment, uint64_t offset, uint64_t length) const
+{
+	peerbuf_importer_resume res = {};
+	res.struct_size = sizeof(res);
+	res.attachment = attachment;
+	res.offset = offset;
+	res.length = length;
+	res.generation = 2;
+	plugin_->resume(importer_, &res);
+}
+
+peerbuf_gate *OpenImporter::gate() const
+{
+	peerbuf_gate *gate = nullptr;
+	const int rc = plugin_->gate(importer_, &gate);
+	EXPECT_EQ(rc, gate ? 0 : -EOPNOTSUPP);
+	return gate;
+}
+
+std::vector<peerbuf_pause> OpenImporter::pauses() const
+{
+	std::vector<peerbuf_pause> pauses(65536);
+	const int n = ops()->pauses(importer_, pauses.data(), static_cast<uint32_t>(pauses.size()));
+	EXPECT_GE(n, 0);
+	pauses.resize(static_cast<size_t>(std::max(n, 0)));
+	return pauses;
+}
+
 peerbuf_fabric_objects objectsOf(fid_domain *domain, const fi_info *info, fid_ep *ep)
 {
 	peerbuf_fabric_objects objects = {};
@@ -157,16 +212,35 @@ peerbuf_fabric_objects objectsOf(fid_domain *domain, const fi_info *info, fid_ep
 	return objects;
 }
 
+namespace
+{
+
+/** Fresh pages: a descriptor, and an address of their own. */
+bool makePlace(size_t length, int *retFd, uint8_t **retPlace)
+{
+	*retFd = memfd_create("peerbuf-test", MFD_CLOEXEC);
+	void *address = MAP_FAILED;
+	if (*retFd >= 0 && ftruncate(*retFd, static_cast<off_t>(length)) == 0)
+		address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, *retFd, 0);
+	if (address == MAP_FAILED) {
+		if (*retFd >= 0)
+			close(*retFd);
+		ADD_FAILURE() << "no memory of " << length << " bytes";
+		return false;
+	}
+	*retPlace = static_cast<uint8_t *>(address);
+	return true;
+}
+
+} // namespace
+
 Memory::Memory(size_t length, uint64_t offsetInBuffer)
 {
-	const int fd = memfd_create("peerbuf-test", MFD_CLOEXEC);
-	void *address = MAP_FAILED;
-	if (fd >= 0 && ftruncate(fd, static_cast<off_t>(length)) == 0)
-		address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (fd >= 0)
-		close(fd);
+	if (!makePlace(length, &fd_, &place_))
+		return;
+	void *address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
 	if (address == MAP_FAILED) {
-		ADD_FAILURE() << "no memory of " << length << " bytes";
+		ADD_FAILURE() << "no second mapping of " << length << " bytes";
 		return;
 	}
 	mapping_.struct_size = sizeof(mapping_);
@@ -181,6 +255,28 @@ Memory::~Memory()
 {
 	if (mapping_.cpu_addr)
 		munmap(mapping_.cpu_addr, mapping_.length);
+	if (place_) {
+		munmap(place_, mapping_.length);
+		close(fd_);
+	}
+}
+
+const uint8_t *Memory::move(uint8_t poison, bool silent)
+{
+	int fd = -1;
+	uint8_t *place = nullptr;
+	if (!makePlace(size(), &fd, &place))
+		return nullptr;
+	std::copy_n(place_, size(), place);
+	std::fill_n(place_, size(), poison);
+	if (!silent && mmap(mapping_.cpu_addr, size(), PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+		ADD_FAILURE() << "the new place was not mapped";
+	munmap(place_, size());
+	close(fd_);
+	fd_ = fd;
+	place_ = place;
+	return place_;
 }
 
 peerbuf_reg_request Memory::request(uint64_t offset, uint64_t length, uint32_t access) const

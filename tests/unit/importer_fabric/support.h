@@ -29,6 +29,8 @@ public:
 	std::string why() const;
 	uint32_t errc() const;
 	std::vector<std::string> warnings() const;
+	/** Tickets that came back, in their order. */
+	std::vector<uint64_t> tickets() const;
 
 private:
 	struct Failure {
@@ -44,6 +46,7 @@ private:
 	mutable std::mutex mutex_;
 	std::map<std::thread::id, Failure> failures_;
 	std::vector<std::string> warnings_;
+	std::vector<uint64_t> tickets_;
 };
 
 /** The plugin's table, loaded as the core loads it. @return null, with a failed expectation. */
@@ -69,6 +72,12 @@ public:
 	void dereg(uint64_t token) const;
 	int fault(const char *step, uint32_t skip, uint32_t count, int err) const;
 	peerbuf_importer_stats stats() const;
+	int invalidate(uint32_t reason, uint64_t attachment, uint64_t offset, uint64_t length,
+		       uint64_t ticket) const;
+	void resume(uint64_t attachment, uint64_t offset, uint64_t length) const;
+	/** @return null where the importer has none: host.why() says why. */
+	peerbuf_gate *gate() const;
+	std::vector<peerbuf_pause> pauses() const;
 
 private:
 	OpenImporter(const peerbuf_importer_plugin *plugin, void *importer)
@@ -99,9 +108,18 @@ public:
 	const peerbuf_mapping &mapping() const { return mapping_; }
 	/** Ask for [offset, offset + length) of the buffer. */
 	peerbuf_reg_request request(uint64_t offset, uint64_t length, uint32_t access) const;
+	/**
+	 * Move it as an exporter does: other pages behind the same addresses, with the same bytes.
+	 * The old place is filled with @p poison, as if somebody else had it now. With @p silent
+	 * the addresses stay at the old place, which is what an importer that nobody told would
+	 * use. @return the new place, through which the device would see it; valid until the next.
+	 */
+	const uint8_t *move(uint8_t poison, bool silent = false);
 
 private:
 	peerbuf_mapping mapping_ = {};
+	int fd_ = -1;
+	uint8_t *place_ = nullptr; /* the same pages at an address that does not move */
 };
 
 constexpr uint32_t readWrite =

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <bit>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -20,32 +22,77 @@ std::vector<uint8_t> bytes(uint64_t seed, uint64_t number, uint64_t from, size_t
 	return data;
 }
 
-TEST(BlockSequence, GivenASeedThenBlocksAreThoseOfTheSeedAndInsideTheRegion)
+TEST(RegionParts, GivenASizeThenItIsAllThereInPartsThatHoldTheLongestBlock)
 {
-	constexpr uint64_t size = 3 << 20;
-	const BlockSequence one(7, size);
-	const BlockSequence same(7, size);
-	const BlockSequence other(8, size);
+	for (const uint64_t size :
+	     {uint64_t{1} << 20, (uint64_t{1} << 20) + 1, uint64_t{2} << 20, uint64_t{5} << 20,
+	      uint64_t{8} << 20, uint64_t{64} << 20, (uint64_t{3} << 30) + 4095}) {
+		SCOPED_TRACE(size);
+		const std::vector<uint64_t> parts = regionParts(size);
+		uint64_t sum = 0;
+		for (const uint64_t part : parts) {
+			EXPECT_GE(part, Block::most);
+			sum += part;
+		}
+		EXPECT_EQ(sum, size);
+		EXPECT_LE(parts.size(), 8u);
+		EXPECT_EQ(parts.size() > 1, size >= 2 * Block::most);
+		EXPECT_EQ(parts.back(), *std::max_element(parts.begin(), parts.end()));
+	}
+}
+
+TEST(RegionParts, GivenAnOffsetThenItIsFoundInItsPart)
+{
+	const std::vector<uint64_t> parts = {10, 20, 30};
+	const auto expectAt = [&](uint64_t offset, size_t index, uint64_t inside, uint64_t room) {
+		const PartAt at = partAt(parts, offset);
+		EXPECT_EQ(at.index, index) << offset;
+		EXPECT_EQ(at.offset, inside) << offset;
+		EXPECT_EQ(at.room, room) << offset;
+	};
+	expectAt(0, 0, 0, 10);
+	expectAt(9, 0, 9, 1);
+	expectAt(10, 1, 0, 20);
+	expectAt(29, 1, 19, 1);
+	expectAt(30, 2, 0, 30);
+	expectAt(59, 2, 29, 1);
+}
+
+TEST(BlockSequence, GivenASeedThenBlocksAreThoseOfTheSeedAndEachIsInsideOnePart)
+{
+	const std::vector<uint64_t> parts = {1 << 20, (1 << 20) + 4096, 3 << 20};
+	const BlockSequence one(7, parts);
+	const BlockSequence same(7, parts);
+	const BlockSequence other(8, parts);
 	std::set<uint64_t> offsets;
+	std::map<size_t, int> inPart;
+	std::map<uint64_t, int> octaves;
 	size_t equal = 0;
 	for (uint64_t i = 0; i < 1000; i++) {
 		const Block block = one.at(i);
+		const PartAt at = partAt(parts, block.offset);
 		EXPECT_EQ(block.number, i);
 		EXPECT_GE(block.length, Block::least);
 		EXPECT_LE(block.length, Block::most);
-		EXPECT_LE(block.end(), size);
+		EXPECT_LE(block.length, at.room);
 		EXPECT_EQ(block.offset, same.at(i).offset);
 		EXPECT_EQ(block.length, same.at(i).length);
 		equal += block.offset == other.at(i).offset;
 		offsets.insert(block.offset);
+		inPart[at.index]++;
+		octaves[std::bit_width(block.length / Block::least)]++;
 	}
-	EXPECT_GT(offsets.size(), 990u);
+	EXPECT_GT(offsets.size(), 980u);
 	EXPECT_LT(equal, 5u);
+	for (size_t i = 0; i < parts.size(); i++)
+		EXPECT_GT(inPart[i], 100) << i;
+	for (uint64_t octave = 1; octave <= 4; octave++)
+		EXPECT_GT(octaves[octave], 150) << octave;
 }
 
 TEST(BlockSequence, GivenTheSmallestRegionThenTheLongestBlockFills)
 {
-	const BlockSequence blocks(1, Block::most);
+	const BlockSequence blocks(1, {Block::most});
 	for (uint64_t i = 0; i < 1000; i++)
 		EXPECT_LE(blocks.at(i).end(), Block::most);
 }

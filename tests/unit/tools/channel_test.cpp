@@ -117,6 +117,7 @@ TEST(Fields, GivenEachKindOfMistakeThenTheFirstIsNamed)
 			  EXPECT_EQ(f.counts("o").at(0).second, 1u);
 			  EXPECT_EQ(f.strings("l").at(0), "a");
 			  EXPECT_EQ(f.list("l").size(), 1u);
+			  EXPECT_EQ(f.object("o")["x"], 1);
 		  }),
 		  "");
 	EXPECT_THAT(problem([](Fields &f) { f.number("missing"); }),
@@ -130,6 +131,7 @@ TEST(Fields, GivenEachKindOfMistakeThenTheFirstIsNamed)
 	EXPECT_THAT(problem([](Fields &f) { f.flag("n"); }), HasSubstr("neither"));
 	EXPECT_THAT(problem([](Fields &f) { f.counts("l"); }), HasSubstr("no object"));
 	EXPECT_THAT(problem([](Fields &f) { f.strings("o"); }), HasSubstr("no list"));
+	EXPECT_THAT(problem([](Fields &f) { f.object("l"); }), HasSubstr("no object"));
 	EXPECT_THAT(problem([](Fields &f) {
 			    f.flag("n");
 			    f.number("s");
@@ -171,21 +173,28 @@ TEST(DemoProtocol, GivenEachStructureThenItArrivesWholeOrNotAtAll)
 
 	demo::Region region;
 	region.address = {1, 2, 255};
-	region.length = DemoOptions::leastSize;
-	region.base = UINT64_MAX - region.length;
-	region.key = UINT64_MAX;
-	region.rawKey = {0, 16};
+	constexpr uint64_t length = DemoOptions::leastSize;
+	region.parts = {{UINT64_MAX - length, length, UINT64_MAX, {0, 16}}, {4096, length, 7, {}}};
 	expectStrict(region, demo::Region::from);
 
 	demo::Check check;
 	check.block = {5, DemoOptions::leastSize - 65536, 65536};
 	expectStrict(check, [](const Json &message, std::string *problem) {
-		return demo::Check::from(message, DemoOptions::leastSize, problem);
+		return demo::Check::from(message, {DemoOptions::leastSize}, problem);
 	});
+	std::string twoParts;
+	EXPECT_FALSE(demo::Check::from(check.json(), {length - 65536, 65536 - 1, 1}, &twoParts));
+	EXPECT_THAT(twoParts, HasSubstr("is in two parts"));
 	expectStrict(demo::Checked{3, "byte 5"}, demo::Checked::from);
 	expectStrict(demo::Section{"title", {"a", "b"}}, demo::Section::from);
 	expectStrict(demo::Progress{1, 2, 3}, demo::Progress::from);
 	expectStrict(demo::Failed{3, "why"}, demo::Failed::from);
+
+	demo::Moves moves;
+	moves.moves = 7;
+	moves.effectiveMaxPauseNs = 500000;
+	moves.pauses = {3, 1, 400, 500, 600, {0, 1, 2}};
+	expectStrict(moves, demo::Moves::from);
 
 	demo::PeerResult peer;
 	peer.seconds = 2.25;
@@ -195,6 +204,8 @@ TEST(DemoProtocol, GivenEachStructureThenItArrivesWholeOrNotAtAll)
 	target.flows = {{"Pinned", 2}};
 	target.faults = {"one"};
 	target.trouble = "gone";
+	target.moves = moves;
+	target.fixed = {"Pinned", "why", "EBUSY"};
 	expectStrict(target, demo::TargetResult::from);
 }
 
