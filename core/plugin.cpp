@@ -78,9 +78,9 @@ constexpr SlotRule IMPORTER_SLOTS[] = {
 };
 
 /** What differs between the two kinds, so that one piece of code checks both. */
-template <typename Table> struct Kind;
+template <typename Table> struct PluginKind;
 
-template <> struct Kind<peerbuf_exporter_plugin> {
+template <> struct PluginKind<peerbuf_exporter_plugin> {
 	static constexpr const char *WORD = "exporter";
 	static constexpr const auto &SLOTS = EXPORTER_SLOTS;
 	static constexpr uint32_t ALL_BITS = (PEERBUF_EXPORTER_CAP_OPS << 1) - 1;
@@ -94,7 +94,7 @@ template <> struct Kind<peerbuf_exporter_plugin> {
 	}
 };
 
-template <> struct Kind<peerbuf_importer_plugin> {
+template <> struct PluginKind<peerbuf_importer_plugin> {
 	static constexpr const char *WORD = "importer";
 	static constexpr const auto &SLOTS = IMPORTER_SLOTS;
 	static constexpr uint32_t ALL_BITS = (PEERBUF_IMPORTER_CAP_GATE << 1) - 1;
@@ -116,7 +116,7 @@ template <typename Table> void *slotAt(const Table &table, size_t offset)
 
 template <typename Table> Result<Table> checkTableOf(const Table *given, const std::string &name)
 {
-	using K = Kind<Table>;
+	using K = PluginKind<Table>;
 	const auto bad = [&](const auto &...parts) {
 		return fail(PEERBUF_ERR_BAD_PLUGIN, EINVAL, K::WORD, " plugin '", name,
 			    "': ", parts...);

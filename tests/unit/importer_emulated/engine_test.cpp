@@ -11,14 +11,6 @@
 
 using namespace peerbuf::test;
 
-namespace
-{
-
-constexpr auto Write = PEERBUF_TRANSFER_WRITE;
-constexpr auto Read = PEERBUF_TRANSFER_READ;
-
-} // namespace
-
 TEST(Data, GivenAnyGeometryThenEveryByteGoesWhereItBelongs)
 {
 	for (const uint64_t chunk : {1, 2, 5, 64}) {

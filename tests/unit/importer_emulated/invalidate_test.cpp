@@ -10,8 +10,6 @@ using namespace peerbuf::test;
 namespace
 {
 
-constexpr auto Write = PEERBUF_TRANSFER_WRITE;
-constexpr auto Read = PEERBUF_TRANSFER_READ;
 constexpr uint32_t Move = PEERBUF_REASON_MOVE;
 constexpr uint32_t Revoke = PEERBUF_REASON_REVOKE;
 

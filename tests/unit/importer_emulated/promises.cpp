@@ -12,9 +12,6 @@ namespace peerbuf::test
 namespace
 {
 
-constexpr auto Write = PEERBUF_TRANSFER_WRITE;
-constexpr auto Read = PEERBUF_TRANSFER_READ;
-
 template <typename... Parts> std::string say(const Parts &...parts)
 {
 	std::ostringstream out;

@@ -23,6 +23,9 @@
 namespace peerbuf::test
 {
 
+constexpr auto Write = PEERBUF_TRANSFER_WRITE;
+constexpr auto Read = PEERBUF_TRANSFER_READ;
+
 constexpr uint64_t page = 4096;
 /** What memory holds that nobody may have written since it was left. */
 constexpr unsigned char poison = 0xDD;

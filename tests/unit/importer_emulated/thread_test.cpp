@@ -13,9 +13,6 @@ using namespace peerbuf::test;
 namespace
 {
 
-constexpr auto Write = PEERBUF_TRANSFER_WRITE;
-constexpr auto Read = PEERBUF_TRANSFER_READ;
-
 /** Writes its own part of the region and reads it back, over and over. @return wrong bytes. */
 uint64_t traffic(OpenNic &nic, uint64_t key, uint64_t at, uint64_t length, uint64_t seed,
 		 int rounds)

@@ -36,7 +36,6 @@ constexpr size_t blockSize = 64 * 1024; // above what any provider sends at one 
 constexpr size_t blocks = 16;		// one each of a window
 constexpr uint64_t attachment = 3;
 constexpr uint8_t poison = 0xdb;
-constexpr auto limit = std::chrono::seconds(60);
 
 std::string nameOf(const ::testing::TestParamInfo<std::string> &info)
 {

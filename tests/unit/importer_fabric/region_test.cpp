@@ -28,8 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr size_t page = 4096;
-constexpr uint64_t offsetOfMapping = 16 * page;
+constexpr uint64_t regionOffset = 16 * page;
 
 class FabricRegion : public ::testing::Test
 {
@@ -64,7 +63,7 @@ protected:
 	}
 
 	FakeHost host_;
-	Memory memory_{8 * page, offsetOfMapping};
+	Memory memory_{8 * page, regionOffset};
 	std::unique_ptr<StandInDomain> domain_;
 	std::unique_ptr<OpenImporter> importer_;
 	peerbuf_region region_ = {};
@@ -73,7 +72,7 @@ protected:
 TEST_F(FabricRegion, GivenOffsetModeThenBaseIs0AndTheInteriorIsRegistered)
 {
 	open("tcp", 0, {{"key_base", "0x42"}});
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping + 100, 5000, readWrite)), 0) << host_.why();
+	ASSERT_EQ(reg(memory_.request(regionOffset + 100, 5000, readWrite)), 0) << host_.why();
 	EXPECT_EQ(domain_->lastBase, memory_.data() + 100);
 	EXPECT_EQ(domain_->lastLength, 5000u);
 	EXPECT_EQ(region_.remote_base, 0u);
@@ -88,7 +87,7 @@ TEST_F(FabricRegion, GivenOffsetModeThenBaseIs0AndTheInteriorIsRegistered)
 TEST_F(FabricRegion, GivenVirtualAddressModeThenBaseIsTheAddress)
 {
 	open("tcp", FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
-	auto request = memory_.request(offsetOfMapping + page, page, readWrite);
+	auto request = memory_.request(regionOffset + page, page, readWrite);
 	const auto address = reinterpret_cast<uintptr_t>(memory_.data() + page);
 	ASSERT_EQ(reg(request), 0) << host_.why();
 	EXPECT_EQ(region_.remote_base, address);
@@ -112,7 +111,7 @@ TEST_F(FabricRegion, GivenVirtualAddressModeThenBaseIsTheAddress)
 TEST_F(FabricRegion, GivenOffsetModeAndIovaThenItIsNoMatter)
 {
 	open("tcp", 0);
-	auto request = memory_.request(offsetOfMapping, page, readWrite);
+	auto request = memory_.request(regionOffset, page, readWrite);
 	request.iova = 0x123000;
 	ASSERT_EQ(reg(request), 0) << host_.why();
 	EXPECT_EQ(region_.remote_base, 0u);
@@ -122,7 +121,7 @@ TEST_F(FabricRegion, GivenOffsetModeAndIovaThenItIsNoMatter)
 TEST_F(FabricRegion, GivenDeprecatedBasicModeThenAsVirtualAddressesAndProviderKeys)
 {
 	open("tcp", 1 << 0);
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << host_.why();
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << host_.why();
 	EXPECT_EQ(region_.remote_base, reinterpret_cast<uintptr_t>(memory_.data()));
 	importer_->dereg(region_.token);
 }
@@ -130,7 +129,7 @@ TEST_F(FabricRegion, GivenDeprecatedBasicModeThenAsVirtualAddressesAndProviderKe
 TEST_F(FabricRegion, GivenEndpointModeThenBoundAndEnabled)
 {
 	open("tcp", FI_MR_ENDPOINT);
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << host_.why();
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << host_.why();
 	EXPECT_EQ(domain_->enabled, 1u);
 	EXPECT_EQ(domain_->breaches, 0u);
 	importer_->dereg(region_.token);
@@ -142,7 +141,7 @@ TEST_F(FabricRegion, GivenRawKeysThenTheyAreCarriedUpToTheRoomThereIs)
 	open("tcp", FI_MR_RAW | FI_MR_PROV_KEY | FI_MR_ENDPOINT);
 	for (const size_t size : {size_t{1}, size_t{24}, size_t{PEERBUF_RAW_KEY_LEN}}) {
 		domain_->rawKeySize = size;
-		ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << host_.why();
+		ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << host_.why();
 		EXPECT_EQ(region_.raw_key_size, size);
 		EXPECT_EQ(region_.raw_key[0], 1);
 		EXPECT_EQ(region_.raw_key[size - 1], size);
@@ -150,7 +149,7 @@ TEST_F(FabricRegion, GivenRawKeysThenTheyAreCarriedUpToTheRoomThereIs)
 		importer_->dereg(region_.token);
 	}
 	domain_->rawKeySize = PEERBUF_RAW_KEY_LEN + 1;
-	EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), -EOPNOTSUPP);
+	EXPECT_EQ(reg(memory_.request(regionOffset, page, readWrite)), -EOPNOTSUPP);
 	EXPECT_THAT(host_.why(), AllOf(HasSubstr("65 bytes"), HasSubstr("at most 64")));
 	EXPECT_EQ(domain_->live, 0u);
 }
@@ -170,8 +169,7 @@ TEST_F(FabricRegion, GivenAccessThenExactlyThoseRightsAreGiven)
 		 FI_SEND | FI_WRITE | FI_RECV | FI_READ | FI_REMOTE_READ | FI_REMOTE_WRITE},
 	};
 	for (const auto &row : rows) {
-		ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, row.access)), 0)
-			<< host_.why();
+		ASSERT_EQ(reg(memory_.request(regionOffset, page, row.access)), 0) << host_.why();
 		EXPECT_EQ(domain_->lastAccess, row.rights) << row.access;
 		importer_->dereg(region_.token);
 	}
@@ -180,39 +178,38 @@ TEST_F(FabricRegion, GivenAccessThenExactlyThoseRightsAreGiven)
 TEST_F(FabricRegion, GivenAccessThatCannotBeGivenThenRefusedByName)
 {
 	open("tcp", 0);
-	EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, 1u << 9)), -EACCES);
+	EXPECT_EQ(reg(memory_.request(regionOffset, page, 1u << 9)), -EACCES);
 	EXPECT_THAT(host_.why(), HasSubstr("0x200"));
 	EXPECT_EQ(host_.errc(), PEERBUF_ERR_ACCESS);
-	EXPECT_EQ(reg(memory_.request(offsetOfMapping, page,
-				      readWrite | PEERBUF_ACCESS_REMOTE_ATOMIC)),
-		  -EACCES);
+	EXPECT_EQ(
+		reg(memory_.request(regionOffset, page, readWrite | PEERBUF_ACCESS_REMOTE_ATOMIC)),
+		-EACCES);
 	EXPECT_THAT(host_.why(), AllOf(HasSubstr("remote atomic"), HasSubstr("capability")));
 
 	domain_->info()->caps |= FI_ATOMIC;
-	EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, PEERBUF_ACCESS_REMOTE_ATOMIC)),
-		  -EACCES);
+	EXPECT_EQ(reg(memory_.request(regionOffset, page, PEERBUF_ACCESS_REMOTE_ATOMIC)), -EACCES);
 	EXPECT_THAT(host_.why(), HasSubstr("no right for atomics alone"));
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page,
-				      readWrite | PEERBUF_ACCESS_REMOTE_ATOMIC)),
-		  0);
+	ASSERT_EQ(
+		reg(memory_.request(regionOffset, page, readWrite | PEERBUF_ACCESS_REMOTE_ATOMIC)),
+		0);
 	importer_->dereg(region_.token);
 }
 
 TEST_F(FabricRegion, GivenBadGeometryThenRefusedWithTheNumbers)
 {
 	open("tcp", 0);
-	const uint64_t end = offsetOfMapping + memory_.size();
+	const uint64_t end = regionOffset + memory_.size();
 	const struct {
 		uint64_t offset, length;
 	} rows[] = {
-		{offsetOfMapping, 0},
-		{offsetOfMapping - 1, 10},
+		{regionOffset, 0},
+		{regionOffset - 1, 10},
 		{end - 1, 2},
 		{end, 1},
 		{end + page, 1},
 		{UINT64_MAX, 2},
-		{offsetOfMapping, UINT64_MAX},
-		{offsetOfMapping, memory_.size() + 1},
+		{regionOffset, UINT64_MAX},
+		{regionOffset, memory_.size() + 1},
 	};
 	for (const auto &row : rows) {
 		EXPECT_EQ(reg(memory_.request(row.offset, row.length, readWrite)), -EINVAL);
@@ -230,25 +227,25 @@ TEST_F(FabricRegion, GivenWhatASoftwareProviderCannotTakeThenRefused)
 	fd.struct_size = sizeof(fd);
 	fd.fd = 0;
 	fd.size = page;
-	auto request = memory_.request(offsetOfMapping, page, readWrite);
+	auto request = memory_.request(regionOffset, page, readWrite);
 	request.handle_kind = PEERBUF_HANDLE_FD;
 	request.mapping = nullptr;
 	request.fd_export = &fd;
 	EXPECT_EQ(reg(request), -EOPNOTSUPP);
 	EXPECT_THAT(host_.why(), HasSubstr("accept any descriptor without importing it"));
 
-	request = memory_.request(offsetOfMapping, page, readWrite);
+	request = memory_.request(regionOffset, page, readWrite);
 	request.mapping = nullptr;
 	EXPECT_EQ(reg(request), -EINVAL);
 	EXPECT_THAT(host_.why(), HasSubstr("no CPU mapping"));
 
 	for (const uint32_t flow : {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE}) {
-		request = memory_.request(offsetOfMapping, page, readWrite);
+		request = memory_.request(regionOffset, page, readWrite);
 		request.flow = flow;
 		EXPECT_EQ(reg(request), -EOPNOTSUPP);
 	}
 
-	request = memory_.request(offsetOfMapping, page, readWrite);
+	request = memory_.request(regionOffset, page, readWrite);
 	request.struct_size = 16;
 	EXPECT_EQ(reg(request), -EINVAL);
 	EXPECT_THAT(host_.why(), HasSubstr("struct_size 16"));
@@ -258,13 +255,13 @@ TEST_F(FabricRegion, GivenTakenKeysThenOthersAreTriedUpToABound)
 {
 	open("tcp", 0, {{"key_base", "10"}});
 	domain_->takenKeys = {10, 11, 12};
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << host_.why();
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << host_.why();
 	EXPECT_EQ(region_.key64, 13u);
 	importer_->dereg(region_.token);
 
 	for (uint64_t key = 0; key < 1000; key++)
 		domain_->takenKeys.insert(key);
-	EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), -ENOSPC);
+	EXPECT_EQ(reg(memory_.request(regionOffset, page, readWrite)), -ENOSPC);
 	EXPECT_EQ(host_.errc(), PEERBUF_ERR_DEVICE_RESOURCES);
 	EXPECT_THAT(host_.why(), AllOf(HasSubstr("from 0xe on"), HasSubstr("64 tried")));
 }
@@ -275,10 +272,10 @@ TEST_F(FabricRegion, GivenShortKeysThenTheyWrapInsideTheirSize)
 	domain_->info()->domain_attr->mr_key_size = 1;
 	domain_->info()->domain_attr->mr_cnt = 3;
 	reopen({{"key_base", "0xff"}});
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	const auto first = region_;
 	EXPECT_EQ(first.key64, 0xffu);
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	EXPECT_EQ(region_.key64, 0u);
 	EXPECT_EQ(importer_->offer().keys_left, 1u);
 	importer_->dereg(first.token);
@@ -289,11 +286,11 @@ TEST_F(FabricRegion, GivenShortKeysThenTheyWrapInsideTheirSize)
 TEST_F(FabricRegion, GivenNoKeyBaseThenTwoImportersStartApart)
 {
 	open("tcp", 0);
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	const uint64_t first = region_.key64;
 	importer_->dereg(region_.token);
 	reopen();
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	EXPECT_NE(region_.key64, first); /* the same by chance once in 2^48 */
 	importer_->dereg(region_.token);
 }
@@ -310,7 +307,7 @@ TEST_F(FabricRegion, GivenLibfabricsOwnErrorsThenTheyBecomeErrnos)
 	};
 	for (const auto &row : rows) {
 		domain_->regError = row.from;
-		EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), row.to);
+		EXPECT_EQ(reg(memory_.request(regionOffset, page, readWrite)), row.to);
 		EXPECT_THAT(host_.why(), AllOf(HasSubstr("fi_mr_regattr"), HasSubstr("test buffer"),
 					       HasSubstr(fi_strerror(-row.from))));
 	}
@@ -324,16 +321,16 @@ TEST_F(FabricRegion, GivenAFailureAtAnyStepThenNothingIsLeft)
 	     {"reg", "populate", "fi_mr_regattr", "fi_mr_bind", "fi_mr_enable", "fi_mr_raw_attr"}) {
 		ASSERT_EQ(importer_->fault(step, 1, 1, -ENOMEM), 0);
 		/* one is let through, the next fails, the third is let through again */
-		ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << step;
+		ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << step;
 		const uint64_t good = region_.token;
-		EXPECT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), -ENOMEM) << step;
+		EXPECT_EQ(reg(memory_.request(regionOffset, page, readWrite)), -ENOMEM) << step;
 		EXPECT_FALSE(host_.why().empty());
 		EXPECT_EQ(region_.token, 0u) << step; /* nothing was written */
 		EXPECT_EQ(domain_->live, 1u) << step;
 		EXPECT_EQ(importer_->stats().regions, 1u) << step;
 		EXPECT_EQ(importer_->stats().keys_used, 1u) << step;
 		importer_->dereg(good);
-		ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0) << step;
+		ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0) << step;
 		importer_->dereg(region_.token);
 		EXPECT_EQ(domain_->live, 0u) << step;
 	}
@@ -347,7 +344,7 @@ TEST_F(FabricRegion, GivenUnknownFaultStepThenTheListIsNamed)
 	EXPECT_THAT(host_.why(), AllOf(HasSubstr("fi_mr_guess"), HasSubstr("fi_close")));
 	ASSERT_EQ(importer_->fault("reg", 0, 1, -EIO), 0);
 	ASSERT_EQ(importer_->fault("reg", 0, 0, 0), 0); /* cleared */
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	importer_->dereg(region_.token);
 }
 
@@ -367,7 +364,7 @@ TEST_F(FabricRegion, GivenMemoryThatIsNotThereThenAllocatedModeRefusesIt)
 TEST_F(FabricRegion, GivenRegionDeregisteredTwiceOrNeverMadeThenNothingHappens)
 {
 	open("tcp", 0);
-	ASSERT_EQ(reg(memory_.request(offsetOfMapping, page, readWrite)), 0);
+	ASSERT_EQ(reg(memory_.request(regionOffset, page, readWrite)), 0);
 	importer_->dereg(region_.token);
 	importer_->dereg(region_.token);
 	importer_->dereg(12345);
@@ -384,9 +381,8 @@ TEST_F(FabricRegion, GivenSeveralThreadsThenTheDomainIsEnteredByOneAtATime)
 		threads.emplace_back([&] {
 			for (int i = 0; i < 100; i++) {
 				peerbuf_region region = {};
-				if (importer_->reg(
-					    memory_.request(offsetOfMapping, page, readWrite),
-					    &region))
+				if (importer_->reg(memory_.request(regionOffset, page, readWrite),
+						   &region))
 					bad++;
 				else
 					importer_->dereg(region.token);
@@ -442,7 +438,7 @@ TEST_F(FabricRegion, GivenHardwareProviderThenTheDmabufIsImported)
 	fd.fd = -1;
 	EXPECT_EQ(reg(request), -EINVAL);
 	EXPECT_THAT(host_.why(), HasSubstr("no dma-buf descriptor"));
-	request = memory_.request(offsetOfMapping, page, readWrite);
+	request = memory_.request(regionOffset, page, readWrite);
 	EXPECT_EQ(reg(request), -EOPNOTSUPP);
 	EXPECT_THAT(host_.why(), HasSubstr("takes a dma-buf descriptor"));
 }

@@ -33,8 +33,6 @@ using tools::RmaOp;
 using tools::RmaOptions;
 using tools::RmaTransfer;
 
-constexpr auto limit = std::chrono::milliseconds(20000);
-
 TEST(RmaProviders, ListsOnlyWhatOpens)
 {
 	const auto names = tools::rmaProviders();

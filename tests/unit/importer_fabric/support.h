@@ -2,6 +2,7 @@
 #ifndef PEERBUF_TESTS_UNIT_IMPORTER_FABRIC_SUPPORT_H
 #define PEERBUF_TESTS_UNIT_IMPORTER_FABRIC_SUPPORT_H
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,10 @@
 
 namespace peerbuf::test
 {
+
+constexpr size_t page = 4096;
+/** For what must happen: only a fault takes so long. */
+constexpr auto limit = std::chrono::seconds(60);
 
 /** What the core would lend: keeps what the plugin says. Thread-safe. */
 class FakeHost

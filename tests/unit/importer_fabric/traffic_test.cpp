@@ -37,9 +37,7 @@ using tools::RmaOp;
 using tools::RmaOptions;
 using tools::RmaTransfer;
 
-constexpr size_t page = 4096;
 constexpr uint64_t offsetOfMapping = 3 * page;
-constexpr auto limit = std::chrono::milliseconds(30000);
 /* Polls of both sides after which something that has not happened is taken never to happen; a
  * transfer takes some tens of them. */
 constexpr int manyPolls = 20000;
