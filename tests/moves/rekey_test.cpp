@@ -21,7 +21,6 @@ namespace
 using testing::HasSubstr;
 using tools::RmaOp;
 
-constexpr unsigned watchdog_seconds = 240;
 constexpr uint64_t block = 256 << 10;
 
 class MovesRekey : public testing::Test

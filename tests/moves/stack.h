@@ -25,6 +25,9 @@
 namespace peerbuf::moves
 {
 
+/** After this a test hangs: everything takes far less. */
+constexpr unsigned watchdog_seconds = 240;
+
 /** Bytes that only this block in this version has. */
 void fill(uint8_t *to, size_t length, uint64_t block, uint64_t version);
 

@@ -29,7 +29,6 @@ using tools::RmaTransfer;
 
 constexpr size_t window = 16;
 constexpr uint64_t block_size = 64 << 10;
-constexpr unsigned watchdog_seconds = 240;
 
 std::string nameOf(const testing::TestParamInfo<std::string> &info)
 {
