@@ -236,10 +236,8 @@ constexpr const char *optionLines[] = {
 	"window: bytes of the emulated PCIe window; 0: none that limits (0)",
 	"window_reserve: bytes of the window never given out (0)",
 	"dma_base: bus address of the first byte of HBM (0x1000000000)",
-	"layout: scattered | contiguous: where the allocator puts what belongs together "
-	"(scattered)",
-	"huge_pages: auto | never | require: pages of 2 MiB, for large pieces; auto tries where "
-	"layout=contiguous (auto)",
+	"layout: scattered | contiguous: how the allocator puts what belongs together (scattered)",
+	"huge_pages: auto | never | require: pages of 2 MiB; auto: if layout=contiguous (auto)",
 	"pool: offline | isolated | online: what the pools of memory begin as (online)",
 	"tenant_bytes: bytes that one tenant may allocate (no limit)",
 	"tenant_pins: bytes that one tenant may pin (half of the HBM; without, of the host tier)",

@@ -35,6 +35,7 @@ protected:
 	static std::vector<peerbuf_importer_t> ids(const std::vector<Importer *> &importers)
 	{
 		std::vector<peerbuf_importer_t> ids;
+		ids.reserve(importers.size());
 		for (const Importer *importer : importers)
 			ids.push_back(importer->id);
 		return ids;

@@ -497,7 +497,7 @@ void rig_drop(struct rig_buffer *buffer)
 
 uint8_t rig_byte(uint64_t at, unsigned round)
 {
-	return (uint8_t)(at * 31 + (at >> 8) * 17 + (at >> 16) * 7 + round * 101 + 1);
+	return (uint8_t)(at * 31 + (at >> 8) * 17 + (at >> 16) * 7 + round * 101UL + 1);
 }
 
 void rig_fill(uint8_t *bytes, size_t size, unsigned round)

@@ -101,6 +101,7 @@ Program::Program(const std::vector<std::string> &argv, const Options &options)
 		environment.push_back(key + "=" + value);
 	const auto pointers = [](const std::vector<std::string> &words) {
 		std::vector<char *> all;
+		all.reserve(words.size() + 1);
 		for (const std::string &word : words)
 			all.push_back(const_cast<char *>(word.c_str()));
 		all.push_back(nullptr);

@@ -39,7 +39,7 @@ std::optional<T> checked(const Fields &fields, T value, std::string *ret_problem
 std::optional<std::vector<uint8_t>> bytes(Fields *fields, const char *key, size_t most,
 					  std::string *ret_problem)
 {
-	const auto got = fromHex(fields->string(key, 2 * most), most);
+	auto got = fromHex(fields->string(key, 2 * most), most);
 	if (!got)
 		*ret_problem = std::string(key) + " is not a hexadecimal string";
 	return got;

@@ -31,7 +31,7 @@ std::string SocketPlace::create()
 std::string SocketPlace::hold()
 {
 	socket_ = UniqueFd(::open(path_.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-	const std::string why = socket_ ? "" : path_ + ": " + errnoWord(errno);
+	std::string why = socket_ ? "" : path_ + ": " + errnoWord(errno);
 	vanish();
 	return why;
 }

@@ -134,6 +134,7 @@ TEST(Alloc, GivenAFragmentedDeviceThenABufferOfHundredsOfPiecesIsStillOneRange)
 {
 	Device device("hbm=4M");
 	std::vector<peerbuf_buffer_desc> pages;
+	pages.reserve(1024);
 	for (int i = 0; i < 1024; i++)
 		pages.push_back(device.alloc(4096));
 	for (size_t i = 0; i < pages.size(); i += 2)

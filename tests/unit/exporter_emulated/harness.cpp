@@ -107,9 +107,11 @@ Process::Process(std::vector<std::string> words, int passFd, int passAs)
       output_(memfd_create("stdout", MFD_CLOEXEC))
 {
 	std::vector<char *> argv;
+	argv.reserve(words.size() + 1);
 	for (std::string &word : words)
 		argv.push_back(word.data());
 	argv.push_back(nullptr);
+	/* NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): not before argv stands */
 	pid_ = fork();
 	if (pid_ == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

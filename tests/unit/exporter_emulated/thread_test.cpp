@@ -77,6 +77,7 @@ TEST(Threads, GivenRemovalWhileThreadsAreAtWorkThenAllEnd)
 	Device device("hbm=16M");
 	std::atomic<int> running{3};
 	std::vector<std::thread> users;
+	users.reserve(3);
 	for (int i = 0; i < 3; i++) {
 		users.emplace_back([&] {
 			int rounds = 0;

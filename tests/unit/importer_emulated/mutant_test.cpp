@@ -21,7 +21,7 @@ std::string caught(const std::string &mutant,
 		   const std::function<std::string(const Params &)> &promise)
 {
 	EXPECT_EQ(promise({}), "");
-	const std::string why = promise({{"mutant", mutant}});
+	std::string why = promise({{"mutant", mutant}});
 	::testing::Test::RecordProperty(mutant, why);
 	return why;
 }

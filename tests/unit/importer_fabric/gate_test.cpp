@@ -108,6 +108,7 @@ TEST(GateUnderThreads, GivenManyEntriesThenADrainedGateIsEmpty)
 	std::atomic<uint64_t> entries{0};
 	std::atomic<uint64_t> turnedAway{0};
 	std::vector<std::thread> threads;
+	threads.reserve(3);
 	for (int i = 0; i < 3; i++)
 		threads.emplace_back([&] {
 			while (!stop) {
@@ -286,7 +287,7 @@ protected:
 
 	StandInDomain domain_{"tcp;ofi_rxm", 0};
 	FakeHost host_;
-	Memory memory_{16 * 4096};
+	Memory memory_{size_t{16} * 4096};
 	std::unique_ptr<OpenImporter> importer_;
 	peerbuf_gate *gate_ = nullptr;
 };

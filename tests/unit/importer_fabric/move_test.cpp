@@ -32,8 +32,8 @@ using tools::RmaOp;
 using tools::RmaOptions;
 using tools::RmaTransfer;
 
-constexpr size_t blockSize = 64 * 1024; // above what any provider sends at one go
-constexpr size_t blocks = 16;		// one each of a window
+constexpr size_t blockSize = 64 << 10; // above what any provider sends at one go
+constexpr size_t blocks = 16;	       // one each of a window
 constexpr uint64_t attachment = 3;
 constexpr uint8_t poison = 0xdb;
 
