@@ -84,6 +84,7 @@ int Device::offer(uint64_t buffer, peerbuf_exporter_offer *retOffer)
 			   PEERBUF_ACCESS_REMOTE_WRITE | PEERBUF_ACCESS_REMOTE_ATOMIC |
 			   PEERBUF_ACCESS_RELAXED_ORDERING;
 	retOffer->granularity = pageSize;
+	source_->describe(retOffer);
 	plugin::copyName(retOffer->device, source_->device());
 	return 0;
 }
@@ -98,7 +99,8 @@ int Device::finish(Backing backing, uint64_t size, BlockPtr *retBlock)
 	if (const int rc = calls_.identity(fd, &block->inode))
 		return host_.fail(-rc, text(source_->device(), ": fstat of dma-buf ", fd, ": ",
 					    errnoText(rc)));
-	if (const int rc = calls_.map(fd, size, &block->base))
+	const int rc = block->backing.view ? calls_.map(fd, size, &block->base) : 0;
+	if (rc)
 		return host_.fail(-rc, text(source_->device(), ": mmap of dma-buf ", fd, ", ", size,
 					    " bytes: ", errnoText(rc)));
 	*retBlock = std::move(block);
@@ -170,7 +172,7 @@ int Device::get(const peerbuf_get_request &request, peerbuf_buffer_desc *retDesc
 		std::lock_guard<std::mutex> lock(mutex_);
 		for (const auto &[id, block] : blocks_) {
 			const uint64_t in = request.address - block->address();
-			if (request.address < block->address() || in >= block->size)
+			if (!block->base || request.address < block->address() || in >= block->size)
 				continue;
 			if (request.length > block->size - in)
 				return host_.fail(EINVAL,
@@ -187,8 +189,6 @@ int Device::get(const peerbuf_get_request &request, peerbuf_buffer_desc *retDesc
 	const std::string exporter = calls_.exporterOf(request.fd);
 	if (exporter.empty())
 		return host_.fail(EINVAL, text("descriptor ", request.fd, " is no dma-buf"));
-	if (!source_->owns(exporter))
-		return -ENOENT;
 	uint64_t inode = 0;
 	if (const int rc = calls_.identity(request.fd, &inode))
 		return host_.fail(-rc, text("fstat of dma-buf ", request.fd, ": ", errnoText(rc)));
@@ -205,6 +205,8 @@ int Device::get(const peerbuf_get_request &request, peerbuf_buffer_desc *retDesc
 			return 0;
 		}
 	}
+	if (!source_->owns(exporter))
+		return -ENOENT;
 	/* somebody else's dma-buf of the same driver: all that is known of it is itself */
 	uint64_t size = 0;
 	if (const int rc = calls_.size(request.fd, &size))
@@ -234,8 +236,16 @@ int Device::attach(uint64_t buffer, const peerbuf_attach_request &request,
 		return noSuch("buffer", buffer);
 	if (const int rc = checkRange(*block, request.offset, request.length))
 		return rc;
-	retReply->peer2peer = 0; /* host memory, whatever was allowed */
-	retReply->placement = PEERBUF_PLACEMENT_HOST;
+	peerbuf_exporter_offer offer = {};
+	offer.placements = PEERBUF_PLACEMENT_HOST;
+	source_->describe(&offer);
+	if (offer.needs_peer2peer && !request.allow_peer2peer)
+		return host_.fail(EOPNOTSUPP,
+				  text("attach of ", request.importer ? request.importer : "",
+				       " to ", source_->device(), ": it needs peer-to-peer"),
+				  PEERBUF_ERR_NO_P2P_PATH);
+	retReply->peer2peer = offer.needs_peer2peer; /* host memory: whatever was allowed */
+	retReply->placement = offer.placements;
 	retReply->token = attachments_.add(block); /* keeps it until detach */
 	return 0;
 }
@@ -272,6 +282,10 @@ int Device::map(uint64_t attachment, uint64_t offset, uint64_t length, peerbuf_m
 		return noSuch("attachment", attachment);
 	if (const int rc = checkRange(*block, offset, length))
 		return rc;
+	if (!block->base)
+		return host_.fail(EOPNOTSUPP,
+				  text("map of ", source_->device(), ": no way for the CPU"),
+				  PEERBUF_ERR_UNSUPPORTED_DRIVER);
 	if (const int rc = sync(*block, DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW))
 		return host_.fail(-rc, text("DMA_BUF_IOCTL_SYNC of buffer ", block->id, " of ",
 					    source_->device(), ": ", errnoText(rc)));
@@ -337,6 +351,30 @@ int Device::releaseFd(uint64_t attachment, const peerbuf_fd_export &exported)
 	return -ENOENT;
 }
 
+/** By a mapping of its own, of the dma-buf or of whatever else has its bytes. */
+int Device::throughMapping(const Block &block, uint64_t offset, void *data, uint64_t length,
+			   bool write)
+{
+	const Backing &b = block.backing;
+	const bool byDoor = b.door >= 0;
+	const int fd = byDoor ? b.door : b.dmabuf.get();
+	void *base = nullptr;
+	if (const int rc = calls_.map(fd, block.size, &base, byDoor ? b.doorOffset : 0))
+		return host_.fail(-rc, text("mmap of buffer ", block.id, " of ", source_->device(),
+					    ": ", errnoText(rc)));
+	const uint64_t way = write ? DMA_BUF_SYNC_WRITE : DMA_BUF_SYNC_READ;
+	int rc = byDoor ? 0 : sync(block, DMA_BUF_SYNC_START | way);
+	if (rc == 0) {
+		auto *at = static_cast<char *>(base) + offset;
+		std::memcpy(write ? at : data, write ? data : at, length);
+		rc = byDoor ? 0 : sync(block, DMA_BUF_SYNC_END | way);
+	}
+	calls_.unmap(base, block.size);
+	return rc ? host_.fail(-rc, text("DMA_BUF_IOCTL_SYNC of buffer ", block.id, " of ",
+					 source_->device(), ": ", errnoText(rc)))
+		  : 0;
+}
+
 int Device::transfer(uint64_t buffer, uint64_t offset, void *data, uint64_t length, bool write)
 {
 	const BlockPtr block = find(buffer);
@@ -344,23 +382,8 @@ int Device::transfer(uint64_t buffer, uint64_t offset, void *data, uint64_t leng
 		return noSuch("buffer", buffer);
 	if (const int rc = checkRange(*block, offset, length))
 		return rc;
-	if (block->backing.memfd.none()) {
-		void *base = nullptr;
-		const int fd = block->backing.dmabuf.get();
-		if (const int rc = calls_.map(fd, block->size, &base))
-			return host_.fail(-rc, text("mmap of dma-buf ", fd, ": ", errnoText(rc)));
-		const uint64_t way = write ? DMA_BUF_SYNC_WRITE : DMA_BUF_SYNC_READ;
-		int rc = sync(*block, DMA_BUF_SYNC_START | way);
-		if (rc == 0) {
-			auto *at = static_cast<char *>(base) + offset;
-			std::memcpy(write ? at : data, write ? data : at, length);
-			rc = sync(*block, DMA_BUF_SYNC_END | way);
-		}
-		calls_.unmap(base, block->size);
-		return rc ? host_.fail(-rc, text("DMA_BUF_IOCTL_SYNC of dma-buf ", fd, ": ",
-						 errnoText(rc)))
-			  : 0;
-	}
+	if (block->backing.memfd.none())
+		return throughMapping(*block, offset, data, length, write);
 	auto *at = static_cast<char *>(data);
 	uint64_t begin = 0; /* of the piece, in the dma-buf */
 	for (const Backing::Piece &piece : block->backing.pieces) {

@@ -20,8 +20,8 @@ namespace peerbuf::dmabuf
 {
 
 /**
- * Dma-bufs of one source. They are host memory that never moves and is never taken back, so peerbuf
- * knows all about them although the kernel made them. Thread-safe.
+ * Dma-bufs of one source. Most are host memory that never moves and is never taken back, so peerbuf
+ * knows all about them although the kernel made them; a source says what of it is not. Thread-safe.
  */
 class Device
 {
@@ -95,6 +95,8 @@ private:
 	int noSuch(const char *what, uint64_t number);
 	int checkRange(const Block &block, uint64_t offset, uint64_t length);
 	int sync(const Block &block, uint64_t flags);
+	int throughMapping(const Block &block, uint64_t offset, void *data, uint64_t length,
+			   bool write);
 
 	const plugin::Host host_;
 	Calls calls_;

@@ -13,6 +13,7 @@
 #include <peerbuf/testing.h>
 
 #include "device.h"
+#include "drm.h"
 
 namespace
 {
@@ -36,6 +37,29 @@ constexpr const char *kindOptions[] = {
 	nullptr,
 };
 constexpr auto makeSource = peerbuf::dmabuf::makeHeap;
+#elif defined(PEERBUF_KIND_VFIO)
+constexpr const char *kindName = "vfio";
+constexpr const char *kindDescription =
+	"ranges of a BAR of the application's own VFIO device, as dma-bufs";
+constexpr const char *kindOptions[] = {
+	"device_fd: the descriptor of the open VFIO device, borrowed while this is open (needed)",
+	"region: which BAR, 0 to 5 (0)",
+	"name: the device's name in ledger and messages (fdN)",
+	nullptr,
+};
+constexpr auto makeSource = peerbuf::dmabuf::makeVfio;
+#elif defined(PEERBUF_KIND_DRM)
+constexpr const char *kindName = "drm";
+constexpr const char *kindDescription =
+	"dumb buffers of a DRM driver whose memory stays in place (vgem, virtio_gpu), by PRIME";
+constexpr const char *kindOptions[] = {
+	"node: the primary node (the first of /dev/dri/card0.. whose driver will do)",
+	nullptr,
+};
+std::unique_ptr<peerbuf::dmabuf::Source> makeSource()
+{
+	return peerbuf::dmabuf::makeDrm(peerbuf::dmabuf::makeLibdrm());
+}
 #endif
 
 using peerbuf::dmabuf::Calls;

@@ -25,9 +25,14 @@ struct Backing {
 		uint64_t length = 0;
 	};
 
+	std::shared_ptr<void> keep; /* what has to last until the rest is closed */
 	Fd dmabuf;
 	Fd memfd; /* the same pages by another way; none where there is none */
 	std::vector<Piece> pieces;
+	bool view = true; /* the dma-buf can be mapped by the CPU */
+	/** Another descriptor, borrowed, that has the same bytes from an offset on; -1: none. */
+	int door = -1;
+	uint64_t doorOffset = 0;
 };
 
 /** Where the kernel's dma-bufs come from. Thread-safe once started. */
@@ -48,12 +53,15 @@ public:
 			 Backing *retBacking) = 0;
 	/** The ledger's name for the device. */
 	virtual std::string device() const = 0;
+	/** What is not as of host memory that never moves and is never taken back. */
+	virtual void describe(peerbuf_exporter_offer *) const {}
 	/** Whether dma-bufs that the kernel says are of @p exporter are this source's. */
 	virtual bool owns(const std::string &exporter) const = 0;
 };
 
 std::unique_ptr<Source> makeUdmabuf();
 std::unique_ptr<Source> makeHeap();
+std::unique_ptr<Source> makeVfio();
 
 /** A device node that will not open: in words, with what is usually the cause. */
 int failNode(const plugin::Host &host, const std::string &node, const char *cause, int rc);

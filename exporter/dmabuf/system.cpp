@@ -24,7 +24,7 @@ constexpr const char *stepNames[] = {
 	"offer", "alloc", "get", "attach", "map", "export_fd",
 	/* what they are made of */
 	"open", "dup", "memfd", "ftruncate", "seal", "create", "mmap", "sync", "transfer", "size",
-	"identity"};
+	"identity", "driver", "prime", "region"};
 
 int result(long rc)
 {
@@ -68,9 +68,10 @@ int System::seal(int fd, int seals)
 	return result(::fcntl(fd, F_ADD_SEALS, seals));
 }
 
-int System::map(int fd, uint64_t size, void **retAddress)
+int System::map(int fd, uint64_t size, void **retAddress, uint64_t offset)
 {
-	void *address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			       static_cast<off_t>(offset));
 	if (address == MAP_FAILED)
 		return -errno;
 	*retAddress = address;

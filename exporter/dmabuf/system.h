@@ -34,7 +34,7 @@ public:
 	virtual int memfd(const char *name);
 	virtual int resize(int fd, uint64_t size);
 	virtual int seal(int fd, int seals);
-	virtual int map(int fd, uint64_t size, void **retAddress);
+	virtual int map(int fd, uint64_t size, void **retAddress, uint64_t offset);
 	virtual int unmap(void *address, uint64_t size);
 	/** @return 0 when all of it was moved. */
 	virtual int transfer(int fd, uint64_t offset, void *data, uint64_t size, bool write);
@@ -76,9 +76,9 @@ public:
 	{
 		return run("seal", [&] { return system_.seal(fd, seals); });
 	}
-	int map(int fd, uint64_t size, void **retAddress)
+	int map(int fd, uint64_t size, void **retAddress, uint64_t offset = 0)
 	{
-		return run("mmap", [&] { return system_.map(fd, size, retAddress); });
+		return run("mmap", [&] { return system_.map(fd, size, retAddress, offset); });
 	}
 	int unmap(void *address, uint64_t size) { return system_.unmap(address, size); }
 	int transfer(int fd, uint64_t offset, void *data, uint64_t size, bool write)

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "exporter/dmabuf/device.h"
+#include "exporter/dmabuf/drm.h"
 #include "fake_kernel.h"
 #include "tests/support/fake_host.h"
 
@@ -470,6 +471,256 @@ TEST_F(Heap, GivenANameThenThatHeapAndNoPathOutOfTheFolder)
 	EXPECT_STREQ(o.device, "dma_heap:reserved");
 	for (const char *bad : {"", "../sda", "a/b", ".."})
 		EXPECT_EQ(tryOpen(heapKind, {{"heap", bad}}), -EINVAL) << bad;
+}
+
+/* ---- drm ----------------------------------------------------------------------------------- */
+
+/** libdrm with dumb buffers that are memfds. */
+class FakeDrm final : public dmabuf::Drm
+{
+public:
+	explicit FakeDrm(FakeKernel &kernel, std::map<int, uint64_t> &handles)
+	    : kernel_(kernel),
+	      handles_(handles)
+	{
+	}
+	int driver(int fd, std::string *retName) override
+	{
+		*retName = kernel_.drivers[kernel_.nodeOf(fd)];
+		return retName->empty() ? -ENOTTY : 0;
+	}
+	int createDumb(int, uint32_t pages, uint32_t *retHandle, uint64_t *retSize) override
+	{
+		*retHandle = ++last_;
+		*retSize = pages * page - kernel_.dumbShort;
+		handles_[static_cast<int>(last_)] = pages * page;
+		return 0;
+	}
+	int prime(int, uint32_t handle, int *retFd) override
+	{
+		*retFd = kernel_.foreign("drm", handles_.at(static_cast<int>(handle)));
+		return *retFd < 0 ? *retFd : 0;
+	}
+	int destroyDumb(int, uint32_t handle) override
+	{
+		if (kernel_.destroyError)
+			return kernel_.destroyError;
+		return handles_.erase(static_cast<int>(handle)) ? 0 : -ENOENT;
+	}
+
+private:
+	FakeKernel &kernel_;
+	std::map<int, uint64_t> &handles_;
+	uint32_t last_ = 0;
+};
+
+class DrmTest : public DmabufBase, public ::testing::Test
+{
+protected:
+	~DrmTest() override { EXPECT_TRUE(handles_.empty()) << "a handle is left"; }
+	int tryDrm(const Params &params = {})
+	{
+		std::vector<peerbuf_param> raw;
+		for (const auto &[key, value] : params)
+			raw.push_back({key.c_str(), value.c_str()});
+		return Device::create(host_.raw(), raw.data(), raw.size(),
+				      dmabuf::makeDrm(std::make_unique<FakeDrm>(kernel_, handles_)),
+				      kernel_, &device_);
+	}
+	void node(const std::string &path, const std::string &driver)
+	{
+		kernel_.nodes.insert(path);
+		kernel_.drivers[path] = driver;
+	}
+
+	std::map<int, uint64_t> handles_;
+};
+
+TEST_F(DrmTest, GivenSeveralCardsThenTheFirstWhoseBuffersStay)
+{
+	node("/dev/dri/card0", "amdgpu");
+	node("/dev/dri/card1", "vgem");
+	node("/dev/dri/card2", "virtio_gpu");
+	ASSERT_EQ(tryDrm(), 0) << why();
+	peerbuf_exporter_offer o = {};
+	ASSERT_EQ(device_->offer(0, &o), 0);
+	EXPECT_STREQ(o.device, "drm:vgem:/dev/dri/card1");
+	const peerbuf_buffer_desc desc = alloc(3 * page);
+	uint8_t byte = 4;
+	ASSERT_EQ(device_->transfer(desc.handle, 2 * page, &byte, 1, true), 0) << why();
+	EXPECT_EQ(reinterpret_cast<uint8_t *>(desc.address)[2 * page], 4);
+	EXPECT_TRUE(handles_.empty()) << "the dma-buf keeps the memory";
+	EXPECT_EQ(device_->free(desc.handle), 0);
+	device_.reset();
+	ASSERT_EQ(tryDrm({{"node", "/dev/dri/card2"}}), 0) << why();
+}
+
+TEST_F(DrmTest, GivenNothingThatWillDoThenWhatThereIs)
+{
+	EXPECT_EQ(tryDrm(), -ENOENT);
+	EXPECT_EQ(host_.failure().errc, PEERBUF_ERR_NOT_FOUND);
+	EXPECT_THAT(why(), HasSubstr("/dev/dri/card*"));
+	node("/dev/dri/card0", "amdgpu");
+	EXPECT_EQ(tryDrm(), -ENODEV);
+	EXPECT_THAT(why(), AllOf(HasSubstr("/dev/dri/card0 (amdgpu)"), HasSubstr("vgem")));
+	EXPECT_EQ(tryDrm({{"node", "/dev/dri/card0"}}), -EOPNOTSUPP);
+	EXPECT_THAT(why(), HasSubstr("'amdgpu' may move"));
+	EXPECT_EQ(tryDrm({{"node", "/dev/dri/card9"}}), -ENOENT);
+	EXPECT_THAT(why(), HasSubstr("/dev/dri/card9"));
+	node("/dev/dri/card0", "");
+	EXPECT_EQ(tryDrm({{"node", "/dev/dri/card0"}}), -ENOTTY);
+	EXPECT_THAT(why(), HasSubstr("DRM_IOCTL_VERSION"));
+}
+
+TEST_F(DrmTest, GivenAStepThatFailsThenItsErrnoAndNothingIsLeft)
+{
+	node("/dev/dri/card0", "vgem");
+	ASSERT_EQ(tryDrm(), 0) << why();
+	peerbuf_buffer_desc desc = {};
+	for (const char *step : {"create", "prime", "identity", "mmap"}) {
+		ASSERT_EQ(device_->calls().fault(step, 0, 1, -ENOMEM, 0), 0);
+		EXPECT_EQ(device_->alloc(page, &desc), -ENOMEM) << step;
+		EXPECT_TRUE(handles_.empty()) << step;
+	}
+	kernel_.dumbShort = 1;
+	EXPECT_EQ(device_->alloc(page, &desc), -ENOSPC);
+	EXPECT_TRUE(handles_.empty());
+	kernel_.dumbShort = 0;
+	kernel_.destroyError = -EIO;
+	EXPECT_EQ(device_->alloc(page, &desc), -EIO);
+	EXPECT_THAT(why(), HasSubstr("DESTROY_DUMB"));
+	handles_.clear();
+	kernel_.destroyError = 0;
+	EXPECT_EQ(stats().buffers, 0u);
+	peerbuf_get_request get = {};
+	get.fd = kernel_.foreign("drm", page);
+	EXPECT_EQ(device_->get(get, &desc), -ENOENT) << "it may be of a driver that moves it";
+	kernel_.close(get.fd);
+}
+
+/* ---- vfio ---------------------------------------------------------------------------------- */
+
+class VfioTest : public DmabufBase, public ::testing::Test
+{
+protected:
+	VfioTest() : device(kernel_.vfioDevice(8 * page)) {}
+	~VfioTest() override
+	{
+		device_.reset();
+		EXPECT_EQ(fcntl(device, F_GETFD), FD_CLOEXEC) << "borrowed, never closed";
+		kernel_.close(device);
+	}
+	int tryVfio(Params params = {{"region", "2"}})
+	{
+		params.emplace_back("device_fd", std::to_string(device));
+		return tryOpen({"vfio", dmabuf::makeVfio, "", "", ""}, params);
+	}
+
+	const int device;
+};
+
+TEST_F(VfioTest, OfferSaysDeviceMemoryThatTheKernelMayTakeBack)
+{
+	ASSERT_EQ(tryVfio({{"region", "2"}, {"name", "0000:03:00.0"}}), 0) << why();
+	peerbuf_exporter_offer o = {};
+	ASSERT_EQ(device_->offer(0, &o), 0);
+	EXPECT_EQ(o.management, PEERBUF_MANAGED_BY_KERNEL);
+	EXPECT_EQ(o.revoke, PEERBUF_REVOKE_MAY);
+	EXPECT_EQ(o.handles, PEERBUF_HANDLE_FD);
+	EXPECT_EQ(o.placements, PEERBUF_PLACEMENT_DEVICE);
+	EXPECT_EQ(o.needs_peer2peer, 1u);
+	EXPECT_EQ(o.memory_size, 8 * page);
+	EXPECT_STREQ(o.device, "vfio:0000:03:00.0");
+}
+
+TEST_F(VfioTest, GivenRangesThenEachIsZeroedItsOwnAndUsedAgainWhenItEnds)
+{
+	ASSERT_EQ(tryVfio(), 0) << why();
+	std::vector<uint8_t> dirt(8 * page, 0xee);
+	ASSERT_EQ(kernel_.transfer(device, FakeKernel::barOffset, dirt.data(), dirt.size(), true),
+		  0);
+	const peerbuf_buffer_desc a = alloc(2 * page);
+	const peerbuf_buffer_desc b = alloc(3 * page);
+	EXPECT_EQ(a.address, 0u) << "the CPU has no view by the dma-buf";
+	EXPECT_THAT(kernel_.lastRanges, ElementsAre(Pair(2 * page, 3 * page)));
+	std::vector<uint8_t> bytes(3 * page);
+	ASSERT_EQ(device_->transfer(b.handle, 0, bytes.data(), bytes.size(), false), 0) << why();
+	EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0), static_cast<long>(3 * page));
+	uint8_t byte = 7;
+	ASSERT_EQ(device_->transfer(b.handle, 5, &byte, 1, true), 0);
+	uint8_t seen = 0;
+	kernel_.transfer(device, FakeKernel::barOffset + 2 * page + 5, &seen, 1, false);
+	EXPECT_EQ(seen, 7);
+	kernel_.transfer(device, FakeKernel::barOffset + 5 * page, &seen, 1, false);
+	EXPECT_EQ(seen, 0xee) << "beyond it nothing was touched";
+	peerbuf_buffer_desc c = {};
+	EXPECT_EQ(device_->alloc(4 * page, &c), -ENOMEM);
+	EXPECT_THAT(why(), HasSubstr("16384 left in one piece"));
+	EXPECT_EQ(device_->free(a.handle), 0);
+	EXPECT_EQ(device_->free(alloc(2 * page).handle), 0) << "the gap at the start";
+	EXPECT_THAT(kernel_.lastRanges, ElementsAre(Pair(0, 2 * page)));
+	EXPECT_EQ(device_->free(alloc(3 * page).handle), 0) << "the rest at the end";
+	EXPECT_THAT(kernel_.lastRanges, ElementsAre(Pair(5 * page, 3 * page)));
+	EXPECT_EQ(device_->free(b.handle), 0);
+	EXPECT_EQ(device_->free(alloc(8 * page).handle), 0) << "all of it is back";
+}
+
+TEST_F(VfioTest, GivenAnImporterWithoutPeerToPeerThenRefusedAndNoMappingByTheCpu)
+{
+	ASSERT_EQ(tryVfio(), 0) << why();
+	const peerbuf_buffer_desc desc = alloc(page);
+	peerbuf_attach_request request = {};
+	request.length = page;
+	request.importer = "importer nic";
+	peerbuf_attach_reply reply = {};
+	EXPECT_EQ(device_->attach(desc.handle, request, &reply), -EOPNOTSUPP);
+	EXPECT_EQ(host_.failure().errc, PEERBUF_ERR_NO_P2P_PATH);
+	EXPECT_THAT(why(), HasSubstr("importer nic"));
+	request.allow_peer2peer = 1;
+	ASSERT_EQ(device_->attach(desc.handle, request, &reply), 0);
+	EXPECT_EQ(reply.placement, PEERBUF_PLACEMENT_DEVICE);
+	EXPECT_EQ(reply.peer2peer, 1u);
+	peerbuf_mapping m = {};
+	EXPECT_EQ(device_->map(reply.token, 0, page, &m), -EOPNOTSUPP);
+	peerbuf_fd_export e = {};
+	ASSERT_EQ(device_->exportFd(reply.token, 0, page, &e), 0);
+	EXPECT_EQ(device_->releaseFd(reply.token, e), 0);
+	EXPECT_EQ(device_->detach(reply.token), 0);
+	EXPECT_EQ(device_->free(desc.handle), 0);
+}
+
+TEST_F(VfioTest, GivenWhatIsMissingThenItIsNamed)
+{
+	EXPECT_EQ(tryOpen({"vfio", dmabuf::makeVfio, "", "", ""}), -ENODEV);
+	EXPECT_EQ(host_.failure().errc, PEERBUF_ERR_NOT_FOUND);
+	EXPECT_THAT(why(), HasSubstr("device_fd"));
+	EXPECT_EQ(tryVfio({{"region", "6"}}), -EINVAL);
+	EXPECT_EQ(tryVfio({{"region", "0"}}), -ENODEV);
+	EXPECT_THAT(why(), HasSubstr("BAR 0 has 0 bytes"));
+	kernel_.barMaps = false;
+	EXPECT_EQ(tryVfio(), -EOPNOTSUPP);
+	EXPECT_THAT(why(), HasSubstr("zeroed"));
+	kernel_.barMaps = true;
+	ASSERT_EQ(tryVfio(), 0) << why();
+	peerbuf_buffer_desc desc = {};
+	for (const char *step : {"create", "identity", "mmap"}) {
+		ASSERT_EQ(device_->calls().fault(step, 0, 1, -EIO, 0), 0);
+		EXPECT_EQ(device_->alloc(8 * page, &desc), -EIO) << step;
+	}
+	kernel_.vfioDmabuf = false;
+	EXPECT_EQ(device_->alloc(8 * page, &desc), -ENOTTY);
+	EXPECT_THAT(why(), HasSubstr("CONFIG_VFIO_PCI_DMABUF"));
+	kernel_.vfioDmabuf = true;
+	EXPECT_EQ(device_->free(alloc(8 * page).handle), 0) << "what failed gave its range back";
+	ASSERT_EQ(device_->calls().due("region"), 0);
+	device_.reset();
+	const int none = kernel_.foreign("vgem", page);
+	EXPECT_EQ(tryOpen({"vfio", dmabuf::makeVfio, "", "", ""},
+			  {{"device_fd", std::to_string(none)}}),
+		  -ENOTTY);
+	EXPECT_THAT(why(), HasSubstr("is no open VFIO device"));
+	kernel_.breaches = 0; // it was to be asked something that it does not know
+	kernel_.close(none);
 }
 
 } // namespace

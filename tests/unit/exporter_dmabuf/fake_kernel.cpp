@@ -9,6 +9,7 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-heap.h>
 #include <linux/udmabuf.h>
+#include <linux/vfio.h>
 #include <sys/mman.h>
 
 namespace peerbuf::test
@@ -86,6 +87,8 @@ int FakeKernel::ioctl(int fd, unsigned long request, void *arg)
 		breaches++;
 		return -ENOTTY;
 	}
+	if (device->second == "vfio")
+		return vfio(fd, request, arg);
 	if (request == UDMABUF_CREATE && device->second == "/dev/udmabuf") {
 		const auto &one = *static_cast<udmabuf_create *>(arg);
 		return create({{static_cast<int>(one.memfd), {one.offset, one.size}}}, one.flags);
@@ -136,11 +139,52 @@ int FakeKernel::sync(int fd, uint64_t flags)
 	return 0;
 }
 
-int FakeKernel::map(int fd, uint64_t size, void **retAddress)
+int FakeKernel::vfioDevice(uint64_t size)
 {
-	if (!dmabufs_.count(fd))
+	const int fd = memfd("vfio");
+	if (fd >= 0 && resize(fd, barOffset + size) == 0) {
+		devices_[fd] = "vfio";
+		barSize = size;
+	}
+	return fd;
+}
+
+int FakeKernel::vfio(int fd, unsigned long request, void *arg)
+{
+	if (request == VFIO_DEVICE_GET_REGION_INFO) {
+		auto &info = *static_cast<vfio_region_info *>(arg);
+		if (info.argsz < sizeof(info))
+			return -EINVAL;
+		info.size = info.index == 2 ? barSize : 0;
+		info.offset = barOffset;
+		info.flags = barMaps ? VFIO_REGION_INFO_FLAG_MMAP : 0;
+		return 0;
+	}
+	if (request != VFIO_DEVICE_FEATURE || !vfioDmabuf)
+		return -ENOTTY;
+	struct Request {
+		uint32_t argsz, flags, region, open, zero, n;
+		uint64_t offset, length;
+	};
+	const auto &asked = *static_cast<const Request *>(arg);
+	if (asked.argsz < sizeof(asked) || asked.flags != (VFIO_DEVICE_FEATURE_GET | 11u) ||
+	    asked.region != 2 || asked.zero || asked.n != 1 || !asked.length ||
+	    (asked.offset | asked.length) % 4096 || asked.offset + asked.length > barSize)
+		return -EINVAL;
+	if (!(asked.open & O_CLOEXEC))
 		breaches++;
-	const int rc = System::map(fd, size, retAddress);
+	lastRanges = {{asked.offset, asked.length}};
+	const int made = System::dup(fd);
+	if (made >= 0)
+		dmabufs_[made] = "vfio";
+	return made;
+}
+
+int FakeKernel::map(int fd, uint64_t size, void **retAddress, uint64_t offset)
+{
+	if (!dmabufs_.count(fd) && !devices_.count(fd))
+		breaches++;
+	const int rc = System::map(fd, size, retAddress, offset);
 	mappings += rc == 0;
 	return rc;
 }
