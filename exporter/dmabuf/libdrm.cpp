@@ -5,7 +5,7 @@
 #include <xf86drm.h>
 #include <xf86drmMode.h>
 
-#include "drm.h"
+#include "drm_source.h"
 
 namespace peerbuf::dmabuf
 {

@@ -13,7 +13,7 @@
 #include <peerbuf/testing.h>
 
 #include "device.h"
-#include "drm.h"
+#include "drm_source.h"
 
 namespace
 {

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "exporter/dmabuf/device.h"
-#include "exporter/dmabuf/drm.h"
+#include "exporter/dmabuf/drm_source.h"
 #include "fake_kernel.h"
 #include "tests/support/fake_host.h"
 

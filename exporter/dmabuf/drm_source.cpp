@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /**
- * @file drm.cpp
+ * @file drm_source.cpp
  * Dumb buffers of a DRM driver, by PRIME (drivers/gpu/drm/drm_prime.c).
  */
-#include "drm.h"
+#include "drm_source.h"
 
 #include <algorithm>
 #include <cerrno>

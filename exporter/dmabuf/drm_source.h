@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#ifndef PEERBUF_EXPORTER_DMABUF_DRM_H
-#define PEERBUF_EXPORTER_DMABUF_DRM_H
+#ifndef PEERBUF_EXPORTER_DMABUF_DRM_SOURCE_H
+#define PEERBUF_EXPORTER_DMABUF_DRM_SOURCE_H
 
 #include <cstdint>
 #include <memory>
