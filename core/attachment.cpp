@@ -134,6 +134,7 @@ Result<void> Attachment::exportDmabuf()
 	export_ = std::make_shared<SharedExport>(buffer.exporter(), reply_.token, setup_.range,
 						 *exported, key);
 	buffer.exports.push_back(export_);
+	exportedHere_ = true;
 	took(Held::Export);
 	return {};
 }
@@ -144,7 +145,7 @@ std::shared_ptr<SharedExport> Attachment::endExport()
 	drops(Held::Export);
 	MutexLock exporting(setup_.buffer->exporting);
 	if (export_.use_count() > 1) {
-		if (export_->madeFor(reply_.token)) {
+		if (exportedHere_) {
 			export_->adopt();
 			drops(Held::Attach);
 		}

@@ -181,6 +181,7 @@ private:
 	peerbuf_attach_reply reply_ = {};
 	std::list<Mapping> mappings_; /* addresses are lent to the importer */
 	std::shared_ptr<SharedExport> export_;
+	bool exportedHere_ = false;	  /* export_ was made for this attachment */
 	peerbuf_fd_export exported_ = {}; /* of export_, for this range */
 	peerbuf_region region_ = {};
 	Charge pinCharge_;

@@ -65,8 +65,6 @@ public:
 			return std::nullopt;
 		return same;
 	}
-	/** Whether @p token is the attachment that the exporter will be told at the release. */
-	bool madeFor(uint64_t token) const { return token == token_; }
 	/** Its attachment goes while others use the export: detach it at the end. */
 	void adopt() { adopted_ = true; }
 

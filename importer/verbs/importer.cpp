@@ -375,7 +375,7 @@ int Importer::failDmabuf(int rc, const DmabufRange &range, const std::string &wh
 			return fail(EINVAL,
 				    text(what, ": descriptor ", range.fd,
 					 " is no dma-buf of the kernel: ", told(attempt)),
-				    PEERBUF_ERR_INVALID_ARGUMENT);
+				    PEERBUF_ERR_UNSUPPORTED_DRIVER);
 		return fail(EINVAL,
 			    text(what, ": ", told(attempt),
 				 "; the range is empty, passes the end or 2^64, or the exporter "

@@ -283,7 +283,7 @@ TEST_F(VerbsDmabuf, GivenNoDmaBufThenTheDescriptorIsNamed)
 {
 	open();
 	EXPECT_EQ(reg(DmabufRequest(1)), -EINVAL);
-	EXPECT_EQ(errc_, PEERBUF_ERR_INVALID_ARGUMENT);
+	EXPECT_EQ(errc_, PEERBUF_ERR_UNSUPPORTED_DRIVER) << "of the pair, not of the caller";
 	EXPECT_THAT(why_, HasSubstr("descriptor 1 is no dma-buf of the kernel"));
 	EXPECT_EQ(reg(DmabufRequest(99)), -EBADF);
 }
