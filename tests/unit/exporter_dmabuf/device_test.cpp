@@ -111,7 +111,7 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Dmabuf, ::testing::Values(udmabufKind, heapKind),
-			 [](const auto &info) { return std::string(info.param.name); });
+			 [](const auto &kind) { return std::string(kind.param.name); });
 
 TEST_P(Dmabuf, GivenNoNodeThenOpenNamesItTheErrnoAndTheCause)
 {

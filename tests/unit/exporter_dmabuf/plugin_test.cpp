@@ -57,7 +57,7 @@ constexpr const char *kinds[] = {
 #endif
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, DmabufPlugin, ::testing::ValuesIn(kinds),
-			 [](const auto &info) { return std::string(info.param); });
+			 [](const auto &kind) { return std::string(kind.param); });
 
 TEST_P(DmabufPlugin, TableKeepsTheRuleOfCapabilityAndSlot)
 {
