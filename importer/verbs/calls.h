@@ -40,6 +40,7 @@ public:
 	int regDataDirect(ibv_pd *pd, const DmabufRange &range, ibv_mr **retMr) override;
 	bool hasDataDirect() override { return system_.hasDataDirect(); }
 	int deregMr(ibv_mr *mr) override;
+	uint64_t lockLimit() override { return system_.lockLimit(); }
 	std::string exporterOf(int fd) override { return system_.exporterOf(fd); }
 
 	/** The fault that is due for @p step now: 0 or a negative errno, after its delay. */

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <linux/dma-buf.h>
-#include <sys/resource.h>
 
 namespace peerbuf::verbs
 {
@@ -238,10 +237,9 @@ int Importer::regHost(const peerbuf_reg_request &request, Region *region)
 		     hex(reinterpret_cast<uintptr_t>(address)), " (offset ", hex(request.offset),
 		     "), length ", hex(request.length), ", iova ", hex(request.iova), ": ",
 		     errnoText(rc));
-	rlimit lock = {};
-	if (rc == -ENOMEM && getrlimit(RLIMIT_MEMLOCK, &lock) == 0 &&
-	    lock.rlim_cur != RLIM_INFINITY && request.length > lock.rlim_cur)
-		return fail(ENOMEM, text(what, "; RLIMIT_MEMLOCK is ", lock.rlim_cur, " bytes"),
+	const uint64_t limit = calls_.lockLimit();
+	if (rc == -ENOMEM && request.length > limit)
+		return fail(ENOMEM, text(what, "; RLIMIT_MEMLOCK is ", limit, " bytes"),
 			    PEERBUF_ERR_QUOTA);
 	if (rc == -EFAULT)
 		return fail(EFAULT, text(what, ": this is not host memory"),

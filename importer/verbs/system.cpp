@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 namespace peerbuf::verbs
 {
@@ -121,6 +122,13 @@ int System::deregMr(ibv_mr *mr)
 {
 	const int err = ibv_dereg_mr(mr);
 	return err < 0 ? -errno : -err;
+}
+
+uint64_t System::lockLimit()
+{
+	rlimit limit = {};
+	const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+	return known && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
 }
 
 std::string System::exporterOf(int fd)

@@ -43,6 +43,8 @@ public:
 	virtual int regDataDirect(ibv_pd *pd, const DmabufRange &range, ibv_mr **retMr);
 	virtual bool hasDataDirect();
 	virtual int deregMr(ibv_mr *mr);
+	/** RLIMIT_MEMLOCK, bytes; UINT64_MAX: none. */
+	virtual uint64_t lockLimit();
 	/** The kernel's name for who exported the dma-buf @p fd; "" where it is none. */
 	virtual std::string exporterOf(int fd);
 };

@@ -45,8 +45,9 @@ public:
 	int deregError = 0;
 	int regHostError = 0;
 	int queryError = 0;
-	std::set<int> dmabufs = {7}; /* open descriptors that are some */
-	std::set<int> others = {1};  /* open descriptors that are none */
+	uint64_t locked = UINT64_MAX; /* that may be */
+	std::set<int> dmabufs = {7};  /* open descriptors that are some */
+	std::set<int> others = {1};   /* open descriptors that are none */
 	ibv_device_attr attr = {};
 
 	/* what was seen */
@@ -75,6 +76,7 @@ public:
 	int regDataDirect(ibv_pd *pd, const verbs::DmabufRange &range, ibv_mr **retMr) override;
 	bool hasDataDirect() override { return dataDirect; }
 	int deregMr(ibv_mr *mr) override;
+	uint64_t lockLimit() override { return locked; }
 	std::string exporterOf(int fd) override { return dmabufs.count(fd) ? "udmabuf" : ""; }
 
 private:

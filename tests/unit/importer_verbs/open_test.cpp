@@ -193,6 +193,12 @@ TEST_F(VerbsHost, GivenMemoryThatIsNotTheHostsThenItSaysSo)
 	ASSERT_EQ(importer_->calls().fault("ibv_reg_mr", 0, 1, -ENOMEM, 0), 0);
 	EXPECT_EQ(importer_->reg(request(), &region), -ENOMEM);
 	EXPECT_THAT(host_.failure().message, HasSubstr("ENOMEM"));
+	EXPECT_EQ(host_.failure().errc, PEERBUF_OK) << "for whatever reason";
+	kernel_.locked = 0x1ff;
+	ASSERT_EQ(importer_->calls().fault("ibv_reg_mr", 0, 1, -ENOMEM, 0), 0);
+	EXPECT_EQ(importer_->reg(request(), &region), -ENOMEM);
+	EXPECT_EQ(host_.failure().errc, PEERBUF_ERR_QUOTA);
+	EXPECT_THAT(host_.failure().message, HasSubstr("RLIMIT_MEMLOCK is 511 bytes"));
 	peerbuf_importer_stats s = {};
 	importer_->stats(&s);
 	EXPECT_EQ(s.keys_used, 0u);
