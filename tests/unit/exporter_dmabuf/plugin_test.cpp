@@ -48,14 +48,7 @@ protected:
 	FakeHost host_;
 };
 
-constexpr const char *kinds[] = {
-	"udmabuf",
-	"dma_heap",
-	"vfio",
-#ifdef PEERBUF_TEST_DRM
-	"drm",
-#endif
-};
+constexpr const char *kinds[] = {PEERBUF_TEST_KINDS}; /* those that were built */
 INSTANTIATE_TEST_SUITE_P(Kinds, DmabufPlugin, ::testing::ValuesIn(kinds),
 			 [](const auto &kind) { return std::string(kind.param); });
 
