@@ -548,6 +548,7 @@ int peerbuf_query_reg_importer(peerbuf_context *ctx, peerbuf_reg_t reg, size_t i
 		info.lkey = region.lkey;
 		info.rkey = region.rkey;
 		info.raw_key_size = region.raw_key_size;
+		info.kernel_flow = region.kernel_flow;
 		info.key64 = region.key64;
 		memcpy(info.raw_key, region.raw_key, sizeof(info.raw_key));
 		info.remote_base = region.remote_base;

@@ -100,13 +100,60 @@ Result<void> Attachment::attach(uint64_t &revokes)
 	setup_.plan.peer2peer = reply->peer2peer;
 	if (plan.handleKind != PEERBUF_HANDLE_FD)
 		return {};
+	return exportDmabuf();
+}
+
+/** One dma-buf serves all attachments of the buffer that it covers. */
+Result<void> Attachment::exportDmabuf()
+{
+	Buffer &buffer = *setup_.buffer;
+	MutexLock exporting(buffer.exporting);
+	ExportKey key;
+	key.variant = setup_.plan.variant;
+	{
+		ReservationLock lock(buffer.reservation);
+		key.generation = buffer.generationLocked();
+		key.revokes = buffer.revokes;
+	}
+	std::erase_if(buffer.exports, [](const auto &weak) { return weak.expired(); });
+	for (const std::weak_ptr<SharedExport> &weak : buffer.exports) {
+		const std::shared_ptr<SharedExport> there = weak.lock();
+		const auto same = there ? there->of(setup_.range, key) : std::nullopt;
+		if (!same)
+			continue;
+		export_ = there;
+		exported_ = *same;
+		took(Held::Export);
+		return {};
+	}
 	const Result<peerbuf_fd_export> exported =
-		exporter.exportFd(reply_.token, setup_.range, plan.variant);
+		buffer.exporter()->exportFd(reply_.token, setup_.range, key.variant);
 	if (!exported)
 		return fail(exported.error());
 	exported_ = *exported;
+	export_ = std::make_shared<SharedExport>(buffer.exporter(), reply_.token, setup_.range,
+						 *exported, key);
+	buffer.exports.push_back(export_);
+	exportedHere_ = true;
 	took(Held::Export);
 	return {};
+}
+
+/** Let go of the export; if others use it, it takes this attachment's token along. */
+std::shared_ptr<SharedExport> Attachment::endExport()
+{
+	drops(Held::Export);
+	MutexLock exporting(setup_.buffer->exporting);
+	if (export_.use_count() > 1) {
+		if (exportedHere_) {
+			export_->adopt();
+			drops(Held::Attach);
+		}
+	} else { // from here on nobody else may find it
+		std::erase_if(setup_.buffer->exports,
+			      [&](const auto &weak) { return weak.lock() == export_; });
+	}
+	return std::move(export_);
 }
 
 Result<void> Attachment::settle(uint64_t revokes)
@@ -150,7 +197,7 @@ Result<void> Attachment::registerRegion()
 	request.iova = setup_.iova;
 	request.granularity = setup_.granularity;
 	request.mapping = mappings_.empty() ? nullptr : &mappings_.front().mapping;
-	request.fd_export = exported_ ? &*exported_ : nullptr;
+	request.fd_export = export_ ? &exported_ : nullptr;
 	// Nothing is set where the importer asks for its mappings itself, at first touch.
 	request.handle_kind = request.mapping || request.fd_export ? plan.handleKind : 0;
 	request.name = name.c_str();
@@ -158,6 +205,8 @@ Result<void> Attachment::registerRegion()
 	if (!region)
 		return fail(region.error());
 	region_ = *region;
+	if (plan.howKnown != PEERBUF_KNOWN_NEGOTIATED)
+		observe(setup_.plan, region->kernel_flow);
 	took(Held::Region);
 	return {};
 }
@@ -335,11 +384,8 @@ void Attachment::release()
 			list.erase(std::find(list.begin(), list.end(), this));
 		linked_ = false;
 	}
-	if (exported_) {
-		drops(Held::Export);
-		exporter.releaseFd(reply_.token, *exported_);
-		exported_.reset();
-	}
+	if (export_)
+		endExport(); // what it returns goes outside the lock
 	if (state_.holds(Held::Attach)) {
 		drops(Held::Attach);
 		exporter.detach(reply_.token);

@@ -154,6 +154,8 @@ private:
 
 	Result<void> charge();
 	Result<void> attach(uint64_t &revokes);
+	Result<void> exportDmabuf();
+	std::shared_ptr<SharedExport> endExport();
 	Result<void> settle(uint64_t revokes) REQUIRES(setup_.buffer->reservation);
 	Result<void> registerRegion() REQUIRES(setup_.buffer->reservation);
 	void release();
@@ -178,7 +180,9 @@ private:
 	std::vector<uint64_t> awaiting_;
 	peerbuf_attach_reply reply_ = {};
 	std::list<Mapping> mappings_; /* addresses are lent to the importer */
-	std::optional<peerbuf_fd_export> exported_;
+	std::shared_ptr<SharedExport> export_;
+	bool exportedHere_ = false;	  /* export_ was made for this attachment */
+	peerbuf_fd_export exported_ = {}; /* of export_, for this range */
 	peerbuf_region region_ = {};
 	Charge pinCharge_;
 	Charge windowCharge_;

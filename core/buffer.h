@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/exporter.h"
+#include "core/shared_export.h"
 
 namespace peerbuf
 {
@@ -59,6 +59,11 @@ public:
 	{
 		return std::max(generation, desc_.generation);
 	}
+
+	/** One thread at a time exports or gives up an export; before the reservation. */
+	Mutex exporting;
+	/** Its dma-bufs; each lives as long as an attachment uses it. */
+	std::vector<std::weak_ptr<SharedExport>> exports GUARDED_BY(exporting);
 
 	/** Stands for the kernel's dma_resv lock of the dma-buf. */
 	Reservation reservation;

@@ -61,9 +61,12 @@ Result<peerbuf_region> Importer::reg(const peerbuf_reg_request &request)
 	region.struct_size = sizeof(region);
 	if (const int rc = ops_.reg(device_, &request, &region))
 		return fail(slotError("reg", rc));
-	if (region.raw_key_size <= PEERBUF_RAW_KEY_LEN)
+	if (region.raw_key_size <= PEERBUF_RAW_KEY_LEN && region.kernel_flow <= PEERBUF_FLOW_PINNED)
 		return region;
 	ops_.dereg(device_, region.token);
+	if (region.kernel_flow > PEERBUF_FLOW_PINNED)
+		return fail(PEERBUF_ERR_BAD_PLUGIN, EINVAL, name_, ": reg returned kernel_flow ",
+			    region.kernel_flow, ", which is none that a kernel takes");
 	return fail(PEERBUF_ERR_BAD_PLUGIN, EINVAL, name_, ": reg returned a raw key of ",
 		    region.raw_key_size, " bytes, at most ", PEERBUF_RAW_KEY_LEN, " fit");
 }

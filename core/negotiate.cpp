@@ -145,10 +145,12 @@ private:
 	bool handleGate()
 	{
 		const uint32_t handles = e_.offer.handles & i_.offer.handles;
-		// The device's own view before a CPU's, and a CPU's before the kernel's, which
-		// peerbuf cannot follow.
+		// The device's own view first. A CPU's is the one that software uses; to a device
+		// it is host memory to be locked, where a dma-buf would be the memory itself.
+		const bool viewFirst = i_.offer.software;
 		for (const uint32_t kind :
-		     {PEERBUF_HANDLE_SEGMENTS, PEERBUF_HANDLE_CPU, PEERBUF_HANDLE_FD})
+		     {PEERBUF_HANDLE_SEGMENTS, viewFirst ? PEERBUF_HANDLE_CPU : PEERBUF_HANDLE_FD,
+		      viewFirst ? PEERBUF_HANDLE_FD : PEERBUF_HANDLE_CPU})
 			if ((handles & kind) && !plan_.handleKind)
 				plan_.handleKind = kind;
 		if (!plan_.handleKind) {
@@ -388,11 +390,14 @@ private:
 		     {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE, PEERBUF_FLOW_PINNED})
 			if (set & PEERBUF_FLOW_BIT(flow))
 				plan_.flow = flow; // the least of the set is what can be promised
-		if (!belowCeilingInKernel())
+		plan_.flowUnsaid = plan_.flow;
+		const bool idle = !moves() && !mayRevoke() && !refusesPin(); // nothing to ask for
+		const bool asked = i_.offer.asks_flow && !idle;
+		if (asked ? !askKernel() : !belowCeilingInKernel())
 			return false;
 		for (const auto better : {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE}) {
-			if (better >= plan_.flow)
-				continue;
+			if (better >= plan_.flow || (asked && better < policy_.ceiling))
+				continue; // the ceiling has said so
 			if (set & PEERBUF_FLOW_BIT(better))
 				needless(better, "kernel", "flow",
 					 "the kernel and the NIC's driver choose the flow and do "
@@ -403,6 +408,24 @@ private:
 					 "not among the flows that the kernel may choose for this "
 					 "pair");
 		}
+		return true;
+	}
+
+	/**
+	 * The importer asks the driver for a flow and reads back what was taken: so the best is
+	 * asked for, and a ceiling can be kept to.
+	 */
+	bool askKernel()
+	{
+		if (!belowCeiling(PEERBUF_FLOW_MOVABLE)) {
+			// what stays in place for the kernel is what can be revoked
+			if (!mayPin(PEERBUF_FLOW_REVOCABLE))
+				return false;
+			plan_.flow = PEERBUF_FLOW_REVOCABLE;
+		} else if (plan_.flowsPossible & PEERBUF_FLOW_BIT(PEERBUF_FLOW_MOVABLE)) {
+			plan_.flow = PEERBUF_FLOW_MOVABLE;
+		}
+		plan_.flowsPossible |= PEERBUF_FLOW_BIT(plan_.flow);
 		return true;
 	}
 
@@ -453,6 +476,8 @@ private:
 			inPlace && moves() && !kernelManaged() &&
 			(plan_.flow == PEERBUF_FLOW_REVOCABLE || plan_.flow == PEERBUF_FLOW_PINNED);
 		plan_.software = i_.offer.software;
+		plan_.moves = moves();
+		plan_.mayRevoke = mayRevoke();
 		if (plan_.flow == PEERBUF_FLOW_REKEY ||
 		    (plan_.invalidation && i_.offer.invalidate_scope == PEERBUF_SCOPE_WHOLE))
 			plan_.scope = PEERBUF_SCOPE_WHOLE;
@@ -460,8 +485,10 @@ private:
 		if (policy_.hostPlacementOk)
 			plan_.placements |= e_.offer.placements & PEERBUF_PLACEMENT_HOST;
 		plan_.pinCharge = plan_.pin ? demand_.pinBytes : 0;
+		// No kernel counts a dma-buf against memlock.
 		const bool hostLocked = plan_.placement == PEERBUF_PLACEMENT_HOST &&
-					(!inPlace || i_.offer.locks_host_memory);
+					(!inPlace || (i_.offer.locks_host_memory &&
+						      plan_.handleKind != PEERBUF_HANDLE_FD));
 		plan_.hostCharge = hostLocked ? demand_.pinBytes : 0;
 		plan_.windowCharge = 0;
 		if (!windowFits(inPlace) || !hostFits())
@@ -599,6 +626,23 @@ std::vector<Answer> negotiateAll(const ExporterSide &exporter,
 		answer.plan.reset();
 	}
 	return answers;
+}
+
+void observe(Plan &plan, uint32_t kernelFlow)
+{
+	if (!kernelFlow) {
+		if (plan.flowUnsaid != PEERBUF_FLOW_NONE)
+			plan.flow = plan.flowUnsaid;
+		return;
+	}
+	const bool idle = !plan.moves && !plan.mayRevoke;
+	plan.flow = PEERBUF_FLOW_PINNED;
+	if (kernelFlow == PEERBUF_FLOW_MOVABLE && !idle)
+		plan.flow = PEERBUF_FLOW_MOVABLE;
+	if (kernelFlow == PEERBUF_FLOW_REVOCABLE && plan.mayRevoke)
+		plan.flow = PEERBUF_FLOW_REVOCABLE;
+	plan.flowsPossible = PEERBUF_FLOW_BIT(plan.flow);
+	plan.howKnown = PEERBUF_KNOWN_OBSERVED;
 }
 
 const Refusal *decisive(const std::vector<Refusal> &refusals)

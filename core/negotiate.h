@@ -67,6 +67,8 @@ struct Plan {
 	peerbuf_flow flow = PEERBUF_FLOW_NONE;
 	uint32_t flowsPossible = 0;
 	peerbuf_how_known howKnown = PEERBUF_KNOWN_NEGOTIATED;
+	/** Where the kernel is asked for flow: what can be promised if it does not say. */
+	peerbuf_flow flowUnsaid = PEERBUF_FLOW_NONE;
 	uint32_t placement = 0;
 	uint32_t variant = 0;
 	uint32_t handleKind = 0;
@@ -74,8 +76,10 @@ struct Plan {
 	peerbuf_scope scope = PEERBUF_SCOPE_RANGE; /* the smallest part it can be stopped by */
 	uint32_t placements = 0; /* where the memory may be while it is used in place */
 	bool peer2peer = false;
-	bool software = false; /* the importer's data path is */
-	bool pin = false;      /* call the exporter's pin */
+	bool moves = false;	/* the memory may */
+	bool mayRevoke = false; /* its exporter */
+	bool software = false;	/* the importer's data path is */
+	bool pin = false;	/* call the exporter's pin */
 	uint32_t access = 0;
 	uint32_t droppedAccess = 0;
 	uint64_t pinCharge = 0;
@@ -103,6 +107,12 @@ Answer negotiate(const ExporterSide &exporter, const ImporterSide &importer, con
 std::vector<Answer> negotiateAll(const ExporterSide &exporter,
 				 const std::vector<ImporterSide> &importers, const Demand &demand,
 				 const Policy &policy, const LedgerView &ledger);
+
+/**
+ * The kernel chose, and its driver says how it holds the dma-buf (0: it does not say). Of memory
+ * that never moves, or is never taken back, to follow that is worth no more than a pin.
+ */
+void observe(Plan &plan, uint32_t kernelFlow);
 
 /** The refusal that explains best why there is no plan: the last one that is an error. */
 const Refusal *decisive(const std::vector<Refusal> &refusals);

@@ -131,6 +131,8 @@ Result<void> validate(const peerbuf_importer_offer &offer, uint32_t capabilities
 		  offer.dma_mask_bits, ", not 1..64");
 	c.require(offer.page_sizes, "page_sizes is 0: it knows no page");
 	c.require(offer.max_length, "max_length is 0: it takes nothing");
+	c.require(!offer.asks_flow || (offer.handles & PEERBUF_HANDLE_FD),
+		  "asks_flow is set, handles lacks dma-buf");
 	c.require(memchr(offer.device, 0, sizeof(offer.device)) && offer.device[0],
 		  "device has no name");
 	c.require(memchr(offer.why, 0, sizeof(offer.why)), "why is not terminated");

@@ -47,6 +47,14 @@ bool canRun(peerbuf_flow flow)
 	       flow == PEERBUF_FLOW_PINNED || flow == PEERBUF_FLOW_REKEY;
 }
 
+/** A driver that was asked and cannot: an answer to be negotiated about, not a failure. */
+bool isRefusal(Errc code)
+{
+	return code == PEERBUF_ERR_UNSUPPORTED_KERNEL || code == PEERBUF_ERR_UNSUPPORTED_DRIVER ||
+	       code == PEERBUF_ERR_NOT_HOST_MEMORY || code == PEERBUF_ERR_PIN_REFUSED ||
+	       code == PEERBUF_ERR_REVOKE_UNSUPPORTED || code == PEERBUF_ERR_NO_P2P_PATH;
+}
+
 } // namespace
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -713,6 +721,12 @@ Result<void> Session::buildMembers(Registration &reg, const std::vector<Answer> 
 				continue;
 			}
 			built = fail(made.error());
+			if (isRefusal(built.error().code))
+				reg.refusals.push_back(
+					Refusal{answers[i].plan->flow, built.error().code,
+						built.error().sysErrno, member.importer->name(),
+						handleText(answers[i].plan->handleKind),
+						built.error().what});
 		}
 		member.error = built.error();
 		if (!failed)

@@ -166,7 +166,12 @@ struct peerbuf_exporter_plugin {
 	/** Exactly once for every map, with the same mapping (rule 31); also after a revoke. */
 	void (*unmap)(void *device, uint64_t attachment, const struct peerbuf_mapping *mapping);
 
-	/** A dma-buf that contains [offset, offset + length) of the buffer. */
+	/**
+	 * A dma-buf that contains [offset, offset + length) of the buffer. What it has of the
+	 * buffer around that range lies there in the buffer's order, so that other attachments
+	 * whose range it covers share it. It is released with the token of the attachment it was
+	 * exported for, which is detached after that.
+	 */
 	int (*export_fd)(void *device, uint64_t attachment, uint64_t offset, uint64_t length,
 			 uint32_t variant, struct peerbuf_fd_export *ret_export);
 	/**

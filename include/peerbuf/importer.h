@@ -58,6 +58,12 @@ struct peerbuf_region {
 	void *native;	      /* struct ibv_mr *, struct fid_mr *, ...; owned by the region */
 	void *desc;	      /* local descriptor, where the interface has one */
 	uint64_t token;	      /* the importer's own, names the region in dereg */
+	/**
+	 * The flow that the kernel's driver says it took for a dma-buf: Movable, Revocable or
+	 * Pinned; 0 where it does not say.
+	 */
+	uint32_t kernel_flow;
+	uint32_t reserved;
 };
 
 /** An importer is told to let go. */

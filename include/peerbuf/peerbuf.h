@@ -271,7 +271,12 @@ struct peerbuf_reg_importer_info {
 	uint32_t lkey;
 	uint32_t rkey;
 	uint32_t raw_key_size;
-	uint32_t reserved;
+	/**
+	 * How the kernel's driver says it holds the dma-buf, as enum peerbuf_flow; 0: it is none,
+	 * or the kernel does not say. It may be better than flow where there is nothing to follow:
+	 * of memory that never moves a movable attachment is as good as a pinned one.
+	 */
+	uint32_t kernel_flow;
 	uint64_t key64;
 	uint8_t raw_key[PEERBUF_RAW_KEY_LEN];
 	uint64_t remote_base;

@@ -242,7 +242,11 @@ struct peerbuf_importer_offer {
 	uint32_t max_segments;	    /* 0: no limit */
 	uint32_t software;	    /* 1: its data path is software; reports say so */
 	uint32_t locks_host_memory; /* 1: host memory it registers counts against memlock */
-	uint32_t reserved;
+	/**
+	 * 1: of a dma-buf it asks the kernel's driver for the flow of the request, and fails where
+	 * the driver says that it took another.
+	 */
+	uint32_t asks_flow;
 	uint64_t page_sizes;	 /* bit n: pages of 2^n bytes */
 	uint64_t max_length;	 /* longest region; PEERBUF_UNLIMITED: no limit */
 	uint64_t resume_cost_ns; /* what a resume costs, about; 0: not known */

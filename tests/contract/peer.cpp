@@ -2,6 +2,7 @@
 #include "peer.h"
 
 #include "fabric_peer.h"
+#include "verbs_peer.h"
 
 namespace peerbuf::contract
 {
@@ -50,6 +51,8 @@ std::unique_ptr<Peer> makePeer(Importer &importer, std::string *ret_why)
 {
 	if (HAS_OP(importer.ops, transfer))
 		return std::make_unique<TestOpsPeer>(importer);
+	if (importer.objects && importer.spec.name == "verbs")
+		return makeVerbsPeer(*importer.objects);
 	if (importer.objects)
 		return makeFabricPeer(*importer.objects, ret_why);
 	*ret_why = "importer " + importer.spec.text() +

@@ -71,13 +71,31 @@ protected:
 		return too_many;
 	}
 
+	/** By which kind of handle a registration is made. */
+	uint32_t handedOver(const std::vector<peerbuf_importer_t> &importers, const Buffer &buffer)
+	{
+		peerbuf_reg_t reg = 0;
+		const int rc = world().registerRange(buffer, 0, 0x4000, importers, usual_access,
+						     nullptr, &reg);
+		EXPECT_TRUE(test::succeeded("peerbuf_register", rc));
+		if (rc < 0)
+			return 0;
+		const uint32_t kind = world().region(reg).handle_kind;
+		EXPECT_PB_OK(world().deregister(reg));
+		return kind;
+	}
+
 	void sweepAll(const std::vector<peerbuf_importer_t> &importers)
 	{
 		const Buffer buffer = filledBuffer();
+		const bool byFd = handedOver(importers, buffer) == PEERBUF_HANDLE_FD;
 		const bool both = HAS_OP(exporter().ops, fault) && HAS_OP(importer().ops, fault);
 		if (HAS_OP(exporter().ops, fault)) {
-			for (const char *step : {"offer", "get", "export_fd"})
+			for (const char *step : {"offer", "get"})
 				sweep(exporterFault(), step, -ENOMEM, importers, buffer);
+			// one dma-buf for all, however many importers there are
+			EXPECT_EQ(byFd ? 1u : 0u,
+				  sweep(exporterFault(), "export_fd", -ENOMEM, importers, buffer));
 			// and those that are sure to be used: the sweep must have found them
 			EXPECT_EQ(importers.size(),
 				  sweep(exporterFault(), "attach", -ENOMEM, importers, buffer));
@@ -85,7 +103,9 @@ protected:
 				  sweep(exporterFault(), "pin", -ENOMEM, importers, buffer));
 			const uint32_t maps =
 				sweep(exporterFault(), "map", -ENOMEM, importers, buffer);
-			if (verdict().flow != PEERBUF_FLOW_MOVABLE) {
+			if (byFd) { // the kernel maps
+				EXPECT_EQ(0u, maps);
+			} else if (verdict().flow != PEERBUF_FLOW_MOVABLE) {
 				EXPECT_LE(1u, maps);
 			}
 		}

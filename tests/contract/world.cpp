@@ -9,6 +9,7 @@
 
 #include "fabric_peer.h"
 #include "support/seed.h"
+#include "verbs_peer.h"
 
 namespace peerbuf::contract
 {
@@ -103,6 +104,12 @@ Importer *World::tryImporter(const test::PluginSpec &spec, std::string *ret_why)
 			return nullptr;
 		// they are the suite's, the domain is made with them
 		plain = spec.without("provider").without("bracketed");
+	}
+	if (spec.name == "verbs") {
+		importer->objects = makeVerbsObjects(spec.option("device"), ret_why);
+		if (!importer->objects)
+			return nullptr;
+		plain = spec.without("device"); // the suite opens it
 	}
 	if (spec.name == "emulated" && spec.option("seed").empty())
 		plain = spec.with("seed", std::to_string(test::seed()));

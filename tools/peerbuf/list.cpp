@@ -10,6 +10,7 @@
 #include "exit_code.h"
 #include "fabric_side.h"
 #include "output.h"
+#include "verbs_side.h"
 #include "words.h"
 
 namespace peerbuf::tools
@@ -83,7 +84,8 @@ int runList(bool json)
 	if (json) {
 		Json out = {{"version", peerbuf_version()},
 			    {"plugins", Json::array()},
-			    {"rma_providers", fabricProviders()}};
+			    {"rma_providers", fabricProviders()},
+			    {"rdma_devices", verbsDevices()}};
 		for (const peerbuf_plugin_info &plugin : plugins)
 			out["plugins"].push_back(jsonOf(plugin));
 		printJson(out);
@@ -94,6 +96,7 @@ int runList(bool json)
 	if (plugins.empty())
 		printf("no plugins were found (PEERBUF_PLUGIN_PATH names directories to search)\n");
 	printf("libfabric providers for RMA: %s\n", joined(fabricProviders()).c_str());
+	printf("RDMA devices: %s\n", joined(verbsDevices()).c_str());
 	return broken ? exitBad : exitOk;
 }
 

@@ -81,7 +81,8 @@ int run(int argc, char **argv)
 		->expected(1)
 		->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 	matrix->add_option("--importer", matrixOptions.importers,
-			   "NAME[:key=value,...]; for fabric also provider=NAME")
+			   "NAME[:key=value,...]; for fabric also provider=NAME, for verbs "
+			   "device=NAME")
 		->expected(1)
 		->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 	matrix->add_option("--policy", matrixOptions.policy, policyOptionList())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "matrix.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -46,6 +47,9 @@ std::vector<std::string> allThereAre(const Context &ctx, peerbuf_plugin_kind kin
 		else if (name == "fabric" && kind == PEERBUF_PLUGIN_IMPORTER)
 			for (const std::string &provider : fabricProviders())
 				specs.push_back("fabric:provider=" + provider);
+		else if (name == "verbs" && kind == PEERBUF_PLUGIN_IMPORTER)
+			for (const std::string &device : verbsDevices())
+				specs.push_back("verbs:device=" + device);
 		else
 			specs.push_back(name);
 	}
@@ -88,7 +92,7 @@ std::string heading(const PluginSpec &spec, const char *separator)
 {
 	std::string text = spec.name;
 	for (const auto &[key, value] : spec.options) {
-		const bool plain = key == "profile" || key == "provider";
+		const bool plain = key == "profile" || key == "provider" || key == "device";
 		text += separator + (plain ? value : key + "=" + value);
 	}
 	return text;
@@ -194,11 +198,19 @@ int runMatrix(const MatrixOptions &options)
 	    !open(options.importers, PEERBUF_PLUGIN_IMPORTER, &importers))
 		return fail(failure);
 	int code = exitOk;
+	const auto firstAbsent =
+		std::stable_partition(leftOut.begin(), leftOut.end(),
+				      [](const LeftOut &left) { return !left.failure.absent; });
+	const std::vector<LeftOut> absent(firstAbsent, leftOut.end());
+	leftOut.erase(firstAbsent, leftOut.end());
 	for (const LeftOut &left : leftOut) {
 		fprintf(stderr, "peerbuf matrix: left out: %s\n", left.failure.why.c_str());
 		if (left.failure.exitCode == exitBad)
 			code = exitBad;
 	}
+	if (exporters.empty() || importers.empty())
+		for (const LeftOut &left : absent)
+			fprintf(stderr, "peerbuf matrix: not here: %s\n", left.failure.why.c_str());
 	if (exporters.empty() || importers.empty())
 		return fail({exitMissing,
 			     std::string("there is no ") +
@@ -220,12 +232,22 @@ int runMatrix(const MatrixOptions &options)
 	output.clear();
 	if (!options.json) {
 		print(exporters, importers, pairs);
+		for (const LeftOut &left : absent)
+			printf("%s\n",
+			       wrapped("Not here: " + left.failure.why, terminalWidth(stdout), 0)
+				       .c_str());
 		return code;
 	}
-	Json out = {{"pairs", Json::array()}, {"left_out", Json::array()}};
-	for (const LeftOut &left : leftOut)
-		out["left_out"].push_back(
-			{{"kind", left.kind}, {"spec", left.spec}, {"why", left.failure.why}});
+	Json out = {{"pairs", Json::array()}};
+	const auto add = [&](const char *key, const std::vector<LeftOut> &list) {
+		out[key] = Json::array();
+		for (const LeftOut &left : list)
+			out[key].push_back({{"kind", left.kind},
+					    {"spec", left.spec},
+					    {"why", left.failure.why}});
+	};
+	add("left_out", leftOut);
+	add("not_here", absent);
 	for (const PairResult &pair : pairs)
 		out["pairs"].push_back(pair.json());
 	printJson(out);

@@ -25,6 +25,11 @@ Failure openFailure(const std::string &what)
 	Failure failure;
 	failure.why = what + ": " + error.what;
 	switch (error.errc) {
+	case PEERBUF_ERR_NOT_FOUND:
+	case PEERBUF_ERR_ACCESS:
+		failure.exitCode = exitMissing;
+		failure.absent = true;
+		break;
 	case PEERBUF_ERR_INVALID_ARGUMENT:
 		failure.exitCode = exitUsage;
 		break;
@@ -83,7 +88,7 @@ struct Tried {
 
 bool hasDataPath(const ImporterSide &importer)
 {
-	return importer.fabric || (importer.ops && importer.ops->transfer);
+	return importer.fabric || importer.verbs || (importer.ops && importer.ops->transfer);
 }
 
 int transfer(const Tried &tried, bool write, uint64_t at, uint8_t *data, size_t length,
@@ -92,6 +97,8 @@ int transfer(const Tried &tried, bool write, uint64_t at, uint8_t *data, size_t 
 	if (tried.importer.fabric)
 		return tried.importer.fabric->transfer(tried.region, write, at, data, length,
 						       error);
+	if (tried.importer.verbs)
+		return tried.importer.verbs->transfer(tried.region, write, at, data, length, error);
 	auto t = sized<peerbuf_transfer>();
 	t.op = write ? PEERBUF_TRANSFER_WRITE : PEERBUF_TRANSFER_READ;
 	t.key64 = tried.region.key64;
@@ -203,6 +210,7 @@ void tryRegistered(const Context &ctx, const ExporterSide &exporter, const Impor
 	}
 	result->flow = tried.region.flow;
 	result->howKnown = tried.region.how_known;
+	result->kernelFlow = tried.region.kernel_flow;
 	result->placement = tried.region.placement;
 	result->software = tried.region.software;
 	result->refusals = refusalsOf(ctx, reg.id());
@@ -282,9 +290,20 @@ bool ImporterSide::open(const Context &ctx, const PluginSpec &what, Failure *ret
 		plain = spec.without("provider");
 		spec = spec.with("provider", fabric->provider());
 	}
+	if (spec.name == "verbs") {
+		const std::string *wanted = spec.option("device");
+		std::string why;
+		verbs = VerbsSide::create(wanted ? *wanted : "", why);
+		if (!verbs) {
+			*ret_failure = {exitMissing, "importer " + spec.text() + ": " + why, true};
+			return false;
+		}
+		plain = spec.without("device");
+		spec = spec.with("device", verbs->device());
+	}
 	offer = sized<peerbuf_importer_offer>();
-	if (handle.open(ctx, spec.name.c_str(), plain.params(),
-			fabric ? fabric->objects() : nullptr) ||
+	const void *objects = fabric ? fabric->objects() : verbs ? verbs->objects() : nullptr;
+	if (handle.open(ctx, spec.name.c_str(), plain.params(), objects) ||
 	    peerbuf_query_importer(ctx.get(), handle.id(), &offer)) {
 		*ret_failure = openFailure("importer " + spec.text());
 		return false;
@@ -303,6 +322,8 @@ std::string ImporterSide::kind() const
 {
 	if (spec.name == "emulated")
 		return "emulated NIC";
+	if (verbs)
+		return "RDMA device";
 	return offer.software ? "software RMA" : "hardware";
 }
 
@@ -353,6 +374,7 @@ Json PairResult::json() const
 		{"importer", importer},
 		{"flow", peerbuf_flow_name(flow)},
 		{"how_known", howKnown ? Json(peerbuf_how_known_name(howKnown)) : Json(nullptr)},
+		{"kernel_flow", kernelFlow ? Json(peerbuf_flow_name(kernelFlow)) : Json(nullptr)},
 		{"placement", flow ? Json(placementWords(placement)) : Json(nullptr)},
 		{"software", software},
 		{"verified", verified ? Json(*verified) : Json(nullptr)},

@@ -17,6 +17,7 @@
 #include "fabric_side.h"
 #include "output.h"
 #include "plugin_spec.h"
+#include "verbs_side.h"
 
 namespace peerbuf::tools
 {
@@ -25,6 +26,8 @@ namespace peerbuf::tools
 struct Failure {
 	int exitCode = 0;
 	std::string why;
+	/** There is nothing of the kind on this machine, or not for this user: no fault. */
+	bool absent = false;
 };
 
 struct ExporterSide {
@@ -40,14 +43,18 @@ struct ExporterSide {
 struct ImporterSide {
 	PluginSpec spec;		    /* with the provider that was obtained */
 	std::unique_ptr<FabricSide> fabric; /* outlives the handle */
+	std::unique_ptr<VerbsSide> verbs;   /* likewise */
 	ImporterHandle handle;
 	peerbuf_importer_offer offer = {};
 	const peerbuf_importer_test_ops *ops = nullptr;
 	void *device = nullptr;
 
-	/** For "fabric" the option provider is the command's own: it makes the domain with it. */
+	/**
+	 * For "fabric" the option provider is the command's own, for "verbs" device: the objects
+	 * are made with them.
+	 */
 	bool open(const Context &ctx, const PluginSpec &what, Failure *ret_failure);
-	/** "emulated NIC" or "software RMA": what moves the bytes. */
+	/** "emulated NIC", "software RMA", "RDMA device": what moves the bytes. */
 	std::string kind() const;
 };
 
@@ -66,6 +73,7 @@ struct PairResult {
 	std::string importer;
 	uint32_t flow = PEERBUF_FLOW_NONE;
 	uint32_t howKnown = 0; /* 0 where there is no flow */
+	uint32_t kernelFlow = PEERBUF_FLOW_NONE;
 	uint32_t placement = 0;
 	bool software = false;
 	std::optional<bool> verified; /* nothing: there is no data path to try */

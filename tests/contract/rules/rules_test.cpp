@@ -4,13 +4,16 @@
  * One plugin on each side records what the core does; RULES.md has the table rule → test.
  */
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fcntl.h>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -320,6 +323,72 @@ TEST_F(Rules, Rule9_GivenARegistrationByDescriptorWhenItIsClosedThenTheRegionLiv
 	EXPECT_EQ(1u, count(RECORDER_GET)) << sequence(from);
 	EXPECT_EQ(1u, count(RECORDER_PUT)) << sequence(from);
 	EXPECT_EQ(2u, count(RECORDER_DETACH)) << sequence(from);
+}
+
+/* ---- dma-bufs ------------------------------------------------------------------------------ */
+
+TEST_F(Rules, GivenADmaBufThenItIsExportedOnceWhoeverUsesItAndReleasedAfterTheLast)
+{
+	ASSERT_NO_FATAL_FAILURE(
+		open("recorder:stability=static,handles=fd", "recorder:invalidation=neither"));
+	std::set<int> fds;
+	std::vector<uint64_t> offsets;
+	on(RECORDER_REG, [&](const Call &call) {
+		const auto *request = static_cast<const peerbuf_reg_request *>(call.request);
+		EXPECT_NE(nullptr, request->fd_export);
+		if (request->fd_export) {
+			fds.insert(request->fd_export->fd);
+			offsets.push_back(request->fd_export->offset);
+		}
+		return 0;
+	});
+	peerbuf_reg_t first = 0;
+	peerbuf_reg_t second = 0;
+	ASSERT_PB_OK(world().registerRange(buffer_, 0x2000, 0x1000, {importer_->id}, usual_access,
+					   nullptr, &first));
+	ASSERT_PB_OK(world().registerRange(buffer_, 0x180, size - 0x180, {importer_->id},
+					   usual_access, nullptr, &second));
+	EXPECT_EQ(1u, count(RECORDER_EXPORT_FD)) << sequence();
+	EXPECT_EQ(1u, fds.size());
+	EXPECT_EQ((std::vector<uint64_t>{0x2000, 0x180}), offsets);
+	EXPECT_PB_OK(world().deregister(first));
+	EXPECT_EQ(0u, count(RECORDER_RELEASE_FD)) << "the second uses it: " << sequence();
+	EXPECT_EQ(0u, count(RECORDER_DETACH)) << "it is released with this attachment";
+	EXPECT_PB_OK(world().deregister(second));
+	EXPECT_EQ(1u, count(RECORDER_RELEASE_FD)) << sequence();
+	EXPECT_EQ(2u, count(RECORDER_DETACH)) << sequence();
+}
+
+TEST_F(Rules, GivenThreadsThatShareADmaBufThenEachExportIsReleasedOnce)
+{
+	ASSERT_NO_FATAL_FAILURE(
+		open("recorder:stability=static,handles=fd", "recorder:invalidation=neither"));
+	constexpr int rounds = 100;
+	std::atomic<int> failed{0};
+	const auto work = [&](uint64_t offset) {
+		for (int i = 0; i < rounds; i++) {
+			peerbuf_source source = {};
+			source.struct_size = sizeof(source);
+			source.fd = -1;
+			source.buffer = buffer_.id;
+			source.offset = offset;
+			source.length = 0x1000;
+			peerbuf_reg_t reg = 0;
+			const peerbuf_importer_t importer = importer_->id;
+			if (peerbuf_register(world().ctx(), &source, &importer, 1, usual_access,
+					     nullptr, &reg) ||
+			    peerbuf_deregister(world().ctx(), reg))
+				failed++;
+		}
+	};
+	std::thread other(work, 0x1000);
+	work(0);
+	other.join();
+	EXPECT_EQ(0, failed);
+	EXPECT_EQ(2u * rounds, count(RECORDER_ATTACH));
+	EXPECT_EQ(2u * rounds, count(RECORDER_DETACH));
+	EXPECT_LE(count(RECORDER_EXPORT_FD), 2u * rounds);
+	EXPECT_EQ(count(RECORDER_EXPORT_FD), count(RECORDER_RELEASE_FD));
 }
 
 /* ---- attach and detach -------------------------------------------------------------------- */

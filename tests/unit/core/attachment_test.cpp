@@ -174,6 +174,141 @@ TEST_F(AttachmentTest, GivenDmaBufThenExportedAndReleasedOnce)
 	EXPECT_EQ((Calls{"dereg", "unpin", "release_fd", "detach"}), takeCalls());
 }
 
+/** A dma-buf of the whole buffer, whatever was asked for. */
+class SharedExportTest : public AttachmentTest
+{
+protected:
+	SharedExportTest()
+	{
+		fake_.spoilExport = [this](peerbuf_fd_export &e) {
+			e.offset += lead_;
+			e.size = fake_.size + lead_;
+		};
+	}
+	std::unique_ptr<Attachment> another(const Range &range)
+	{
+		Attachment &base = make(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_FD));
+		AttachmentSetup setup = base.setup();
+		setup.range = range;
+		setup.iova = range.offset;
+		auto a = std::make_unique<Attachment>(std::move(setup), ledger_);
+		const Result<void> done = a->build();
+		EXPECT_TRUE(done) << done.error().what;
+		return a;
+	}
+	static size_t count(const Calls &calls, const std::string &what)
+	{
+		return static_cast<size_t>(std::count(calls.begin(), calls.end(), what));
+	}
+
+	uint64_t lead_ = 0; /* of the dma-buf, before the buffer */
+};
+
+TEST_F(SharedExportTest, GivenSeveralAttachmentsThenOneDmaBufEachAtItsOwnOffset)
+{
+	lead_ = 0x20000;
+	const auto a = another({0x1800, 0x2000});
+	EXPECT_EQ(lead_ + 0x1800, fake_.lastReg.fd_export->offset);
+	const auto b = another({0x800, 0x100}); // before the first
+	EXPECT_EQ(lead_ + 0x800, fake_.lastReg.fd_export->offset);
+	const auto c = another({fake_.size - 0x1000, 0x1000}); // to the last byte
+	EXPECT_EQ(lead_ + fake_.size - 0x1000, fake_.lastReg.fd_export->offset);
+	EXPECT_EQ(1u, count(takeCalls(), "export_fd"));
+	b->teardown();
+	c->teardown();
+	EXPECT_EQ(0u, count(takeCalls(), "release_fd"));
+	a->teardown();
+	EXPECT_EQ((Calls{"dereg", "unpin", "release_fd", "detach"}), takeCalls());
+}
+
+TEST_F(SharedExportTest, GivenTheFirstGoesThenItsAttachmentIsDetachedAfterTheLast)
+{
+	const auto a = another({0x1000, 0x1000});
+	const auto b = another({0x3000, 0x1000});
+	takeCalls();
+	a->teardown();
+	EXPECT_EQ((Calls{"dereg", "unpin"}), takeCalls()) << "its export is in use";
+	b->teardown();
+	EXPECT_EQ((Calls{"dereg", "unpin", "release_fd", "detach", "detach"}), takeCalls());
+	const auto c = another({0x1000, 0x1000});
+	EXPECT_EQ(1u, count(takeCalls(), "export_fd")) << "a new one";
+	c->teardown();
+}
+
+TEST_F(SharedExportTest, GivenADmaBufThatDoesNotCoverItThenAnother)
+{
+	fake_.spoilExport = nullptr; // it ends with the range
+	const auto a = another({0x1000, 0x1000});
+	const auto inside = another({0x1800, 0x800});
+	EXPECT_EQ(1u, count(takeCalls(), "export_fd"));
+	const auto longer = another({0x1800, 0x801});
+	EXPECT_EQ(1u, count(takeCalls(), "export_fd"));
+	longer->teardown();
+	inside->teardown();
+	a->teardown();
+	EXPECT_EQ(2u, count(takeCalls(), "release_fd"));
+}
+
+TEST_F(SharedExportTest, GivenARevokeOrAMoveInBetweenThenAnother)
+{
+	const auto a = another({0x1000, 0x1000});
+	{
+		ReservationLock lock(buffer_->reservation);
+		buffer_->revokes++;
+	}
+	const auto b = another({0x1000, 0x1000});
+	{
+		ReservationLock lock(buffer_->reservation);
+		buffer_->generation = 7;
+	}
+	const auto c = another({0x1000, 0x1000});
+	EXPECT_EQ(3u, count(takeCalls(), "export_fd"));
+	a->teardown();
+	b->teardown();
+	c->teardown();
+	EXPECT_EQ(3u, count(takeCalls(), "release_fd"));
+}
+
+TEST_F(SharedExportTest, GivenOneThatFailsAfterTheExportThenTheOthersKeepIt)
+{
+	const auto a = another({0x1000, 0x1000});
+	fake_.failing = {{"reg", -EIO}};
+	takeCalls();
+	EXPECT_FALSE(make(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_FD)).build());
+	EXPECT_EQ((Calls{"attach", "pin", "reg", "unpin", "detach"}), takeCalls());
+	fake_.failing.clear();
+	a->teardown();
+	EXPECT_EQ((Calls{"dereg", "unpin", "release_fd", "detach"}), takeCalls());
+}
+
+TEST_F(AttachmentTest, GivenAKernelThatSaysWhatItTookThenThePlanSaysSo)
+{
+	Plan p = plan(PEERBUF_FLOW_MOVABLE, PEERBUF_HANDLE_FD);
+	p.moves = true;
+	p.howKnown = PEERBUF_KNOWN_POSSIBLE;
+	p.flowUnsaid = PEERBUF_FLOW_PINNED;
+	p.flowsPossible =
+		PEERBUF_FLOW_BIT(PEERBUF_FLOW_MOVABLE) | PEERBUF_FLOW_BIT(PEERBUF_FLOW_PINNED);
+	fake_.kernelFlow = PEERBUF_FLOW_MOVABLE;
+	Attachment &said = built(p);
+	EXPECT_EQ(PEERBUF_FLOW_MOVABLE, said.plan().flow);
+	EXPECT_EQ(PEERBUF_KNOWN_OBSERVED, said.plan().howKnown);
+	said.teardown();
+	fake_.kernelFlow = 0;
+	Attachment &unsaid = built(p);
+	EXPECT_EQ(PEERBUF_FLOW_PINNED, unsaid.plan().flow);
+	EXPECT_EQ(PEERBUF_KNOWN_POSSIBLE, unsaid.plan().howKnown);
+	unsaid.teardown();
+	fake_.kernelFlow = PEERBUF_FLOW_STAGED; // what no kernel takes
+	takeCalls();
+	const Result<void> nonsense = make(p).build();
+	ASSERT_FALSE(nonsense);
+	EXPECT_EQ(PEERBUF_ERR_BAD_PLUGIN, nonsense.error().code);
+	EXPECT_TRUE(has(nonsense.error().what, "kernel_flow 4")) << nonsense.error().what;
+	EXPECT_EQ((Calls{"attach", "export_fd", "reg", "dereg", "release_fd", "detach"}),
+		  takeCalls());
+}
+
 TEST_F(AttachmentTest, GivenARangeThenTheImporterGetsItExactlyAndTheExporterToo)
 {
 	Attachment &a = built(plan(PEERBUF_FLOW_PINNED, PEERBUF_HANDLE_SEGMENTS));

@@ -54,6 +54,7 @@ struct FakeDevices {
 	/* answers that tests spoil */
 	uint32_t replyPlacement = PEERBUF_PLACEMENT_DEVICE;
 	uint32_t raisePeer2peer = 0;
+	uint32_t kernelFlow = 0;
 	std::function<void(peerbuf_mapping &)> spoilMapping;
 	std::function<void(peerbuf_fd_export &)> spoilExport;
 
@@ -217,6 +218,7 @@ inline Plugin FakeDevices::importerPlugin()
 		f.lastReg = *request;
 		ret->key64 = f.nextKey++;
 		ret->token = 55;
+		ret->kernel_flow = f.kernelFlow;
 		return f.step("reg");
 	};
 	t.dereg = [](void *d, uint64_t token) {

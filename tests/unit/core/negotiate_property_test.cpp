@@ -132,7 +132,8 @@ std::optional<Errc> gate(const Case &c, uint32_t *retPlacement, bool *retFinal)
 	*retFinal = false;
 
 	const uint32_t common = e.handles & i.handles;
-	const bool byCpu = (common & PEERBUF_HANDLE_CPU) && !(common & PEERBUF_HANDLE_SEGMENTS);
+	const bool byCpu = (common & PEERBUF_HANDLE_CPU) && !(common & PEERBUF_HANDLE_SEGMENTS) &&
+			   (i.software || !(common & PEERBUF_HANDLE_FD));
 	const bool wideEnough =
 		byCpu || i.dma_mask_bits == 64 || !(e.dma_addr_max >> i.dma_mask_bits);
 	if (e.placements == PEERBUF_PLACEMENT_HOST) {
@@ -220,8 +221,12 @@ Expected oracle(const Case &c)
 		const uint64_t usable = e.window_size - e.window_reserve;
 		const bool crowded = placement == PEERBUF_PLACEMENT_DEVICE && e.window_size &&
 				     e.window_used + c.ledger.windowNeed > usable;
-		const bool locked =
-			placement == PEERBUF_PLACEMENT_HOST && c.importer.offer.locks_host_memory;
+		const uint32_t common = e.handles & c.importer.offer.handles;
+		const bool byFd = (common & PEERBUF_HANDLE_FD) &&
+				  !(common & PEERBUF_HANDLE_SEGMENTS) &&
+				  !(c.importer.offer.software && (common & PEERBUF_HANDLE_CPU));
+		const bool locked = placement == PEERBUF_PLACEMENT_HOST &&
+				    c.importer.offer.locks_host_memory && !byFd;
 		if (crowded)
 			x = {.refusal = PEERBUF_ERR_WINDOW_EXHAUSTED};
 		else if (locked && !fits(c.ledger.host, c.demand.pinBytes))
@@ -363,6 +368,8 @@ void checkPlan(const Case &c, const Answer &a, Findings &findings)
 		"window charged for memory that is not in it");
 	require(!plan.hostCharge || plan.placement == PEERBUF_PLACEMENT_HOST,
 		"host memory charged where none is used");
+	require(!plan.hostCharge || plan.handleKind != PEERBUF_HANDLE_FD,
+		"a dma-buf charged as locked host memory");
 	require(plan.flowsPossible & PEERBUF_FLOW_BIT(plan.flow), "flow not in the set");
 	require(plan.howKnown == PEERBUF_KNOWN_POSSIBLE ||
 			plan.flowsPossible == PEERBUF_FLOW_BIT(plan.flow),

@@ -297,6 +297,92 @@ TEST(Negotiate, GivenKernelManagedMemoryWhenOnlyUserSpaceIsObeyedThenNoEvidence)
 	EXPECT_EQ(0u, a.plan->invalidation);
 }
 
+/** A driver that is asked for a flow and says what it took. */
+ImporterSide asking(ImporterSide i)
+{
+	i.offer.asks_flow = 1;
+	return i;
+}
+
+TEST(Negotiate, GivenKernelManagedMemoryWhenTheDriverCanBeAskedThenForTheBest)
+{
+	const Answer a = ask(managedByKernel(movingExporter()), asking(plainImporter()));
+	expectSet(a, {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_PINNED}, PEERBUF_FLOW_MOVABLE);
+	EXPECT_EQ(PEERBUF_FLOW_PINNED, a.plan->flowUnsaid);
+	expectSet(ask(managedByKernel(revokingExporter()), asking(plainImporter())),
+		  {PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_REVOCABLE}, PEERBUF_FLOW_MOVABLE);
+	expectSet(ask(managedByKernel(staticExporter()), asking(plainImporter())),
+		  {PEERBUF_FLOW_PINNED}, PEERBUF_FLOW_PINNED);
+}
+
+TEST(Negotiate, GivenKernelManagedMemoryAndACeilingWhenTheDriverCanBeAskedThenForTheRevocable)
+{
+	for (const peerbuf_flow ceiling : {PEERBUF_FLOW_REVOCABLE, PEERBUF_FLOW_PINNED}) {
+		Policy policy;
+		policy.ceiling = ceiling;
+		const ExporterSide moving = managedByKernel(movingExporter());
+		const Answer a = negotiate(moving, asking(toldByKernel(refaultImporter())),
+					   Demand{{0, 4096}, READ_WRITE, 4096}, policy, {});
+		ASSERT_TRUE(a.plan) << a;
+		EXPECT_EQ(PEERBUF_FLOW_REVOCABLE, a.plan->flow);
+		ASSERT_EQ(1u, a.refusals.size()) << a;
+		EXPECT_EQ(PEERBUF_FLOW_MOVABLE, a.refusals[0].flow);
+		EXPECT_EQ("policy", a.refusals[0].who);
+		const Answer b = negotiate(managedByKernel(unpinnableExporter()),
+					   asking(toldByKernel(refaultImporter())),
+					   Demand{{0, 4096}, READ_WRITE, 4096}, policy, {});
+		expectRefused(b, PEERBUF_ERR_PIN_REFUSED, EOPNOTSUPP, EXPORTER, "pin",
+			      {"refuses to pin"});
+	}
+}
+
+TEST(Negotiate, GivenWhatTheKernelTookThenThatIsTheFlowAsFarAsItIsWorthIt)
+{
+	Plan plan = *ask(managedByKernel(movingExporter()), asking(plainImporter())).plan;
+	observe(plan, PEERBUF_FLOW_MOVABLE);
+	EXPECT_EQ(PEERBUF_FLOW_MOVABLE, plan.flow);
+	EXPECT_EQ(PEERBUF_KNOWN_OBSERVED, plan.howKnown);
+	EXPECT_EQ(bits({PEERBUF_FLOW_MOVABLE}), plan.flowsPossible);
+	observe(plan, PEERBUF_FLOW_REVOCABLE); // of what is never revoked
+	EXPECT_EQ(PEERBUF_FLOW_PINNED, plan.flow);
+
+	plan = *ask(managedByKernel(revokingExporter()), asking(plainImporter())).plan;
+	observe(plan, PEERBUF_FLOW_REVOCABLE);
+	EXPECT_EQ(PEERBUF_FLOW_REVOCABLE, plan.flow);
+
+	plan = *ask(managedByKernel(staticExporter()), asking(plainImporter())).plan;
+	observe(plan, PEERBUF_FLOW_MOVABLE); // of what never moves
+	EXPECT_EQ(PEERBUF_FLOW_PINNED, plan.flow);
+	EXPECT_EQ(PEERBUF_KNOWN_OBSERVED, plan.howKnown);
+}
+
+TEST(Negotiate, GivenAKernelThatDoesNotSayWhatItTookThenTheLeastIsPromised)
+{
+	Plan plan = *ask(managedByKernel(movingExporter()), asking(plainImporter())).plan;
+	observe(plan, PEERBUF_FLOW_NONE);
+	EXPECT_EQ(PEERBUF_FLOW_PINNED, plan.flow);
+	EXPECT_EQ(PEERBUF_KNOWN_POSSIBLE, plan.howKnown);
+	EXPECT_EQ(bits({PEERBUF_FLOW_MOVABLE, PEERBUF_FLOW_PINNED}), plan.flowsPossible);
+}
+
+TEST(Negotiate, GivenADmaBufOfHostMemoryThenNoLockedHostMemoryIsCharged)
+{
+	ExporterSide e = staticExporter();
+	e.offer.placements = PEERBUF_PLACEMENT_HOST;
+	e.offer.handles = PEERBUF_HANDLE_CPU | PEERBUF_HANDLE_FD;
+	ImporterSide i = plainImporter();
+	i.offer.locks_host_memory = 1;
+	LedgerView ledger;
+	ledger.host.limit = 0;
+	Answer a = negotiate(e, i, Demand{{0, 4096}, READ_WRITE, 4096}, {}, ledger);
+	ASSERT_TRUE(a.plan) << a;
+	EXPECT_EQ(PEERBUF_HANDLE_FD, a.plan->handleKind);
+	EXPECT_EQ(0u, a.plan->hostCharge);
+	i.offer.handles = PEERBUF_HANDLE_CPU;
+	a = negotiate(e, i, Demand{{0, 4096}, READ_WRITE, 4096}, {}, ledger);
+	EXPECT_FALSE(a.plan) << "locked, and no room for it";
+}
+
 TEST(Negotiate, GivenKernelManagedMemoryThenRekeyIsNoChoice)
 {
 	Policy p;
@@ -428,7 +514,7 @@ TEST(Negotiate, GivenHandlesWithoutACommonOneThenUnsupportedNamingBoth)
 		      {"segments", "cpu+dma-buf"});
 }
 
-TEST(Negotiate, GivenSeveralHandlesThenSegmentsBeforeCpuBeforeDmaBuf)
+TEST(Negotiate, GivenSeveralHandlesThenSegmentsFirstAndTheViewBeforeTheDmaBufForSoftwareOnly)
 {
 	ExporterSide e = movingExporter();
 	ImporterSide i = refaultImporter();
@@ -436,6 +522,8 @@ TEST(Negotiate, GivenSeveralHandlesThenSegmentsBeforeCpuBeforeDmaBuf)
 		PEERBUF_HANDLE_SEGMENTS | PEERBUF_HANDLE_CPU | PEERBUF_HANDLE_FD;
 	EXPECT_EQ(PEERBUF_HANDLE_SEGMENTS, ask(e, i).plan->handleKind);
 	i.offer.handles = PEERBUF_HANDLE_CPU | PEERBUF_HANDLE_FD;
+	EXPECT_EQ(PEERBUF_HANDLE_FD, ask(e, i).plan->handleKind);
+	i.offer.software = 1;
 	EXPECT_EQ(PEERBUF_HANDLE_CPU, ask(e, i).plan->handleKind);
 	e.offer.handles = PEERBUF_HANDLE_SEGMENTS | PEERBUF_HANDLE_FD;
 	EXPECT_EQ(PEERBUF_HANDLE_FD, ask(e, i).plan->handleKind);

@@ -40,6 +40,30 @@ TEST_F(SessionTest, GivenInvalidateBesideTheRangeThenNobodyIsTold)
 	EXPECT_TRUE(session_->deregister(reg));
 }
 
+TEST_F(SessionTest, GivenADriverThatRefusesWhatWasNegotiatedThenThatIsARefusalAndAFailureIsNone)
+{
+	Source source;
+	source.buffer = buffer_;
+	source.length = 0x1000;
+	Policy policy;
+	policy.tenant = "train";
+	fake_.failing["reg"] = -EOPNOTSUPP;
+	auto reg = session_->registerMemory(source, {importer_}, READ_WRITE, policy);
+	ASSERT_FALSE(reg);
+	ASSERT_FALSE(reg.error().refusals.empty());
+	const Refusal &last = reg.error().refusals.back();
+	EXPECT_EQ(PEERBUF_ERR_UNSUPPORTED_DRIVER, last.code);
+	EXPECT_EQ(EOPNOTSUPP, last.err);
+	EXPECT_TRUE(has(last.who, "fake")) << last.who;
+	EXPECT_TRUE(has(last.why, "reg")) << last.why;
+	fake_.failing["reg"] = -EIO;
+	reg = session_->registerMemory(source, {importer_}, READ_WRITE, policy);
+	ASSERT_FALSE(reg);
+	for (const Refusal &refusal : reg.error().refusals)
+		EXPECT_NE(EIO, refusal.err) << refusal.why;
+	fake_.failing.clear();
+}
+
 // rule 21; the exporter is told, once, that it may not
 TEST_F(SessionTest, GivenAMoveOfPinnedMemoryThenRefusedThroughInvalidateDone)
 {
