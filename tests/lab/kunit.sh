@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=dash
 # The kernel's own tests of dma-bufs, fences and reservations; they run as their module is loaded.
 mount -t debugfs none /sys/kernel/debug
 insmod /modules/kunit.ko || exit 1
