@@ -23,6 +23,12 @@ DEBUG_FACTOR = 4
 LOADED = ('dummy', 'ib_uverbs', 'rdma_ucm', 'rdma_rxe')
 
 
+# Of this project, by its build folder.
+OWN = (('tools/peerbuf/peerbuf', 'lab'), ('tests/contract/peerbuf_contract_suite', 'lab'),
+       ('exporter/*/peerbuf-*-device', 'lab'), ('exporter/*/peerbuf-*.so', 'lab/plugins'),
+       ('importer/*/peerbuf-*.so', 'lab/plugins'))
+
+
 class Image:
     """An initramfs: a cpio archive of the format newc."""
 
@@ -40,12 +46,15 @@ class Image:
             self.add((name or path).lstrip('/'), f.read())
 
     def add_program(self, path, name=None):
-        """With the libraries that it was linked with."""
-        self.add_file(path, name)
+        """With the libraries that it was linked with. Its debug information stays here."""
+        self.add((name or path).lstrip('/'), stripped(path))
         listed = subprocess.run(['ldd', path], capture_output=True, text=True, check=False).stdout
         for library in re.findall(r'(?:=> )?(/\S+) \(0x', listed):
-            if library.lstrip('/') not in self.entries:
-                self.add_file(library)
+            # what is found by where the program is lies elsewhere in the guest
+            where = library if library.startswith(('/lib', '/usr/lib')) else \
+                'lab/lib/' + os.path.basename(library)
+            if where.lstrip('/') not in self.entries:
+                self.add_file(library, where)
 
     def write(self, path):
         with gzip.open(path, 'wb', compresslevel=1) as out:
@@ -60,7 +69,8 @@ class Image:
 
 INIT = '''#!/bin/busybox sh
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin
-export HOME=/tmp PEERBUF_PLUGIN_PATH=/lab/plugins PEERBUF_EMULATED_DEVICE=/lab/peerbuf-emulated-device
+export HOME=/tmp LD_LIBRARY_PATH=/lab/lib GTEST_COLOR=no FI_SHM_DISABLE_CMA=1
+export PEERBUF_PLUGIN_PATH=/lab/plugins PEERBUF_EMULATED_DEVICE=/lab/peerbuf-emulated-device
 /bin/busybox --install -s /bin
 mkdir -p /proc /sys /dev /tmp /run
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev
@@ -96,6 +106,17 @@ def module_order(folder, release, names):
             if path not in order:
                 order.append(path)
     return order
+
+
+def stripped(path):
+    with open(path, 'rb') as f:
+        data = f.read()
+    if not data.startswith(b'\x7fELF'):
+        return data
+    with tempfile.NamedTemporaryFile() as smaller:
+        output_of(['strip', '--strip-debug', '-o', smaller.name, path])
+        with open(smaller.name, 'rb') as f:
+            return f.read()
 
 
 class Machine:
@@ -177,17 +198,21 @@ def read_modules(paths):
     return [(os.path.basename(path).split('.')[0] + '.ko', read_module(path)) for path in paths]
 
 
-def guest_programs(build):
-    """[(path, where in the guest)] of what was built for the guest, and of this project's own."""
-    found = [(p, 'lab/' + os.path.basename(p)) for p in glob.glob(os.path.join(LAB, '*.sh'))]
-    for pattern, where in (('tests/lab/*', 'lab'), ('tests/contract/peerbuf_contract_suite', 'lab'),
-                           ('tools/peerbuf/peerbuf', 'lab'),
-                           ('exporter/*/peerbuf-*-device', 'lab'),
-                           ('exporter/*/peerbuf-*.so', 'lab/plugins'),
-                           ('importer/*/peerbuf-*.so', 'lab/plugins')):
-        found += [(p, f'{where}/{os.path.basename(p)}') for p in glob.glob(f'{build}/{pattern}')
-                  if os.path.isfile(p) and os.access(p, os.X_OK)]
-    return found
+def guest_programs(build, plan):
+    """[(path, where in the guest)] of what was built for the guest and, if the plan has a line with
+    it, of this project's command, plugins and contract suite."""
+    def built(pattern):
+        return [p for p in glob.glob(os.path.join(build, pattern))
+                if os.path.isfile(p) and os.access(p, os.X_OK)]
+
+    found = [(p, 'lab') for p in glob.glob(os.path.join(LAB, '*.sh')) + built('tests/lab/*')]
+    if any('peerbuf' in line.program for line in plan):
+        for pattern, where in OWN:
+            paths = built(pattern)
+            if not paths:
+                raise Failed(f'{pattern} is not built in {build}')
+            found += [(p, where) for p in paths]
+    return [(path, f'{where}/{os.path.basename(path)}') for path, where in found]
 
 
 def host_programs():

@@ -201,6 +201,23 @@ class Machines(unittest.TestCase):
         self.assertFalse(boot.finished)
         self.assertIn('no such file', boot.tail())
 
+    def test_own_programs(self):
+        with tempfile.TemporaryDirectory() as build:
+            for name in ('tests/lab/moves', 'tools/peerbuf/peerbuf', 'importer/x/peerbuf-x.so',
+                         'exporter/x/peerbuf-x.so', 'exporter/x/peerbuf-x-device'):
+                os.makedirs(os.path.dirname(os.path.join(build, name)), exist_ok=True)
+                shutil.copy('/bin/true', os.path.join(build, name))
+            names = {name for _, name in guest.guest_programs(build, lines('moves'))}
+            self.assertTrue({'lab/moves', 'lab/moves.sh'} < names)
+            self.assertNotIn('lab/peerbuf', names)
+            with self.assertRaisesRegex(LAB.Failed, 'contract_suite is not built in'):
+                guest.guest_programs(build, lines('peerbuf list'))
+            os.makedirs(os.path.join(build, 'tests/contract'))
+            shutil.copy('/bin/true', os.path.join(build, 'tests/contract/peerbuf_contract_suite'))
+            names = {name for _, name in guest.guest_programs(build, lines('peerbuf list'))}
+            self.assertTrue({'lab/peerbuf', 'lab/plugins/peerbuf-x.so', 'lab/peerbuf-x-device',
+                             'lab/peerbuf_contract_suite'} < names)
+
     def test_image(self):
         if not shutil.which('busybox'):
             self.skipTest('there is no busybox, whose cpio the guest uses')
@@ -233,7 +250,8 @@ class Debug(unittest.TestCase):
                 self.assertEqual(kernel.copy_if_other(source, target), copied)
 
     def run_debug(self, cache, **options):
-        args = argparse.Namespace(**{'if_changed': False, 'jobs': '1', 'build': cache, **options})
+        args = argparse.Namespace(**{'if_changed': False, 'jobs': '1', 'build': cache,
+                                     'plan': os.path.join(LAB.LAB, 'plan'), **options})
         fake = types.SimpleNamespace(key='k', release='7.3.4', build=lambda jobs: None,
                                      kernel=types.SimpleNamespace(release='stock'))
         machine = mock.Mock(return_value=MACHINE)
@@ -273,6 +291,39 @@ class Registry(unittest.TestCase):
         self.assertIn('lab: SKIPPED: the package registry does not answer', done.stderr)
         self.assertEqual(json.loads(done.stdout.splitlines()[-1])['skipped'],
                          [{'what': 'lab', 'why': 'the package registry does not answer'}])
+
+
+class ContinuousIntegration(unittest.TestCase):
+    """.ci/run with another ./dev."""
+
+    def run_with(self, test='5 passed, 0 failed, 1 skipped', lab='', status=0, test_status=0):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, '.ci'))
+            shutil.copy(os.path.join(LAB.ROOT, '.ci/run'), os.path.join(root, '.ci'))
+            with open(os.path.join(root, 'dev'), 'w', encoding='utf-8') as f:
+                f.write(f'#!/bin/sh\ncase $* in\ntest) echo "{test}"; exit {test_status} ;;\n'
+                        f'"lab --debug --if-changed") echo "{lab}"; exit {status} ;;\nesac\n')
+            os.chmod(os.path.join(root, 'dev'), 0o755)
+            done = subprocess.run([os.path.join(root, '.ci/run')], capture_output=True, text=True,
+                                  check=False)
+        return done.stdout.splitlines()[-1], done.returncode
+
+    def test_lab(self):
+        for what, kwargs, counts, status in (
+                ('passed', {'lab': '7 passed, 0 failed, 2 skipped'},
+                 '12 passed, 0 failed, 3 skipped', 0),
+                ('unchanged', {'lab': 'unchanged since it passed: 7 passed then'},
+                 '5 passed, 0 failed, 1 skipped', 0),
+                ('skipped', {'lab': '0 passed, 0 failed, 1 skipped', 'status': 77},
+                 '5 passed, 0 failed, 2 skipped', 0),
+                ('failed', {'lab': '6 passed, 1 failed, 0 skipped', 'status': 1},
+                 '11 passed, 1 failed, 1 skipped', 1),
+                ('ended', {'lab': 'building', 'status': 124}, '5 passed, 1 failed, 1 skipped', 1),
+                ('not reached', {'test': '4 passed, 1 failed, 0 skipped', 'test_status': 1,
+                                 'lab': '7 passed, 0 failed, 0 skipped'},
+                 '4 passed, 1 failed, 0 skipped', 1)):
+            with self.subTest(what):
+                self.assertEqual(self.run_with(**kwargs), (counts, status))
 
 
 if __name__ == '__main__':
