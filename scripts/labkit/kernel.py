@@ -147,8 +147,14 @@ class Kernel:
             script += f' && mount --bind "$1" "$root/{where}" && shift'
             operands.append(folder)
         # --kill-child: what still runs in there ends with the one that is waited for
-        argv = ['unshare', *([] if os.geteuid() == 0 else ['--map-root-user']), '--mount', '--pid',
-                '--fork', '--kill-child', 'sh', '-c', script + ' && exec chroot "$root" "$@"', 'sh',
+        alone = ['unshare', *([] if os.geteuid() == 0 else ['--map-root-user']), '--mount', '--pid',
+                 '--fork', '--kill-child']
+        try:
+            output_of([*alone, 'mount', '-t', 'proc', 'proc', os.path.join(self.root, 'proc')])
+        except Failed as e:
+            raise Unavailable('this machine does not let it mount, not even in a namespace of its '
+                              f'own: {str(e).splitlines()[-1]}') from e
+        argv = [*alone, 'sh', '-c', script + ' && exec chroot "$root" "$@"', 'sh',
                 self.root, *operands, 'make', *args]
         env = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
         started = time.monotonic()

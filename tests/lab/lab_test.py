@@ -277,6 +277,19 @@ class Debug(unittest.TestCase):
             self.assertEqual(boots, 2)
 
 
+class Namespaces(unittest.TestCase):
+    def test_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unshare = os.path.join(folder, 'unshare')
+            with open(unshare, 'w', encoding='utf-8') as f:
+                f.write('#!/bin/sh\necho "unshare: Operation not permitted" >&2; exit 1\n')
+            os.chmod(unshare, 0o755)
+            fake = types.SimpleNamespace(root=folder)
+            with mock.patch.dict(os.environ, {'PATH': folder}), \
+                    self.assertRaisesRegex(LAB.Unavailable, 'does not let it mount.*not permitted'):
+                kernel.Kernel.make_in_root(fake, [], ['modules'])
+
+
 class Registry(unittest.TestCase):
     def test_none(self):
         for tool in ('apt-get', 'qemu-system-x86_64', 'busybox', 'rping', 'ib_write_bw'):
