@@ -4,8 +4,10 @@
 
     run_tests_test.py RUN_TESTS
 """
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -136,6 +138,49 @@ class Targets(unittest.TestCase):
     def test_suites(self):
         self.assertEqual(self.targets('--tests', 'threads,tsan', self.build, 'core'),
                          ['core/libcore.a', 'tests/threads/threads', 'tests/threads/helper'])
+
+
+class Lab(unittest.TestCase):
+    RESULT = {'passed': 3, 'failed': [], 'skipped': [], 'controls_caught': ['a']}
+
+    def count(self, status, text):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, 'lab.json')
+            with open(path, 'w', encoding='utf-8') as f:
+                f.write(text)
+            with contextlib.redirect_stderr(io.StringIO()):
+                return RUN.lab_count(status, path, os.path.join(folder, 'no.log'))
+
+    def result(self, status, **other):
+        return self.count(status, 'lines before\n' + json.dumps({**self.RESULT, **other}) + '\n')
+
+    def test_counts(self):
+        self.assertEqual(str(self.result(0)), '3 passed, 0 failed, 0 skipped')
+        count = self.result(1, failed=['moves: byte 3: 1 is not 2'],
+                            skipped=[{'what': 'dmabuf', 'why': 'no heap'}])
+        self.assertEqual(count.failures, [('lab', 'moves', 'byte 3: 1 is not 2')])
+        self.assertEqual(count.skips, [('lab', 'dmabuf', 'no heap')])
+        count = self.result(77, passed=0, skipped=[{'what': 'lab', 'why': 'no registry'}])
+        self.assertEqual(str(count), '0 passed, 0 failed, 1 skipped')
+
+    def test_nothing_is_hidden(self):
+        for status, text in ((1, ''), (-9, '{"passed": 3'), (0, ''), (0, '{}'),
+                             (1, json.dumps(self.RESULT)), (-11, json.dumps(self.RESULT)),
+                             (77, json.dumps(self.RESULT))):
+            with self.subTest((status, text)):
+                self.assertEqual(len(self.count(status, text).failures), 1)
+
+    def test_waits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, 'lab.json')
+            with subprocess.Popen(['sh', '-c', f'sleep 0.3; echo \'{json.dumps(self.RESULT)}\' '
+                                   f'>{path}; exit 1']) as child, \
+                    contextlib.redirect_stdout(io.StringIO()) as said, \
+                    contextlib.redirect_stderr(io.StringIO()):
+                count = RUN.wait_for_lab(f'{child.pid}:{path}:{path}')
+                child.returncode = 1  # it has been waited for
+        self.assertEqual(str(count), '3 passed, 1 failed, 0 skipped')
+        self.assertIn('lab: 3 passed', said.getvalue())
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=dash
 # Programs that know nothing of dma-bufs still work with the patched driver.
 
 judge() { # WHAT STATUS LOG
@@ -34,5 +35,6 @@ gid=${gid##*/}
 pair "rping, 20 times" "rping -s -a 10.9.0.1 -C 20" rping -c -a 10.9.0.1 -C 20
 for tool in ib_write_bw ib_read_bw ib_send_bw; do
 	options="-d rxe0 -x ${gid:-1} -s 65536 -n 100 -F"
+	# shellcheck disable=SC2086 # they are several words
 	pair "$tool" "$tool $options" $tool $options 127.0.0.1
 done

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=dash
 insmod /modules/lab_exporter.ko || exit 1
 /lab/moves
 status=$?

@@ -82,6 +82,9 @@ TEST(Command, GivenHelpThenEveryCommandIsNamedAndTheInternalOnesAreNot)
 /** A folder with a file that has a plugin's name and is none. */
 class BrokenPlugin : public ::testing::Test
 {
+public:
+	~BrokenPlugin() override { std::filesystem::remove(file()); }
+
 protected:
 	BrokenPlugin()
 	{
@@ -89,7 +92,6 @@ protected:
 		options_.environment["PEERBUF_PLUGIN_PATH"] =
 			folder_.path() + ":" + getenv("PEERBUF_PLUGIN_PATH");
 	}
-	~BrokenPlugin() override { std::filesystem::remove(file()); }
 	std::string file() const { return folder_.path() + "/peerbuf-exporter-broken.so"; }
 
 	TemporaryFolder folder_;

@@ -233,16 +233,14 @@ static const struct dma_buf_ops lab_ops = {
 
 /* ---- what is asked of it ---- */
 
-static int lab_export(struct file *file, const struct lab_exporter_export *export)
+static int lab_create(const struct lab_exporter_export *export, struct lab_buffer **ret_buffer)
 {
 	DEFINE_DMA_BUF_EXPORT_INFO(info);
 	const u64 size = export->size;
 	struct lab_buffer *buffer;
 	size_t i;
-	int fd;
+	int err;
 
-	if (file->private_data)
-		return -EBUSY;
 	if (!size || !PAGE_ALIGNED(size) || export->reserved ||
 	    size > (export->period ? MAX_REPEATED : MAX_SIZE))
 		return -EINVAL;
@@ -267,12 +265,25 @@ static int lab_export(struct file *file, const struct lab_exporter_export *expor
 	info.priv = buffer;
 	buffer->dmabuf = dma_buf_export(&info);
 	if (IS_ERR(buffer->dmabuf)) {
-		int err = PTR_ERR(buffer->dmabuf);
-
+		err = PTR_ERR(buffer->dmabuf);
 		lab_free_pages(buffer->pages, buffer->nown);
 		kfree(buffer);
 		return err;
 	}
+	*ret_buffer = buffer;
+	return 0;
+}
+
+static int lab_export(struct file *file, const struct lab_exporter_export *export)
+{
+	struct lab_buffer *buffer;
+	int fd, err;
+
+	if (file->private_data)
+		return -EBUSY;
+	err = lab_create(export, &buffer);
+	if (err)
+		return err;
 	fd = dma_buf_fd(buffer->dmabuf, O_CLOEXEC);
 	if (fd < 0) {
 		dma_buf_put(buffer->dmabuf);
@@ -468,23 +479,98 @@ static struct miscdevice lab_device = {
 	.mode = 0600,
 };
 
-/* What the lab must notice: a mistake that the kernel itself warns of. */
-static bool control;
-module_param(control, bool, 0400);
-MODULE_PARM_DESC(control, "export a buffer without operations, and load no further");
+/* ---- what the lab must notice: mistakes that the kernel itself tells of ---- */
+
+static char *control;
+module_param(control, charp, 0400);
+MODULE_PARM_DESC(control, "make this mistake, and load no further");
+
+/* A buffer without operations: any kernel warns. */
+static void lab_export_nothing(void)
+{
+	static const struct dma_buf_ops nothing;
+	DEFINE_DMA_BUF_EXPORT_INFO(info);
+
+	info.ops = &nothing;
+	info.size = PAGE_SIZE;
+	info.priv = &info;
+	WARN_ON(!IS_ERR(dma_buf_export(&info)));
+}
+
+static struct lab_buffer *lab_control_buffer(void)
+{
+	const struct lab_exporter_export export = {.size = PAGE_SIZE};
+	struct lab_buffer *buffer = NULL;
+
+	lab_create(&export, &buffer);
+	return buffer;
+}
+
+/* A mapping without the reservation: told by a kernel that knows which locks are held. */
+static void lab_map_unlocked(void)
+{
+	struct lab_buffer *buffer = lab_control_buffer();
+	struct iosys_map map;
+
+	if (!buffer)
+		return;
+	if (!dma_buf_vmap(buffer->dmabuf, &map))
+		dma_buf_vunmap(buffer->dmabuf, &map);
+	dma_buf_put(buffer->dmabuf);
+}
+
+/* Two locks, once this way round and once that way. */
+static void lab_lock_both_ways(void)
+{
+	struct lab_buffer *buffer = lab_control_buffer();
+
+	if (!buffer)
+		return;
+	dma_resv_lock(buffer->dmabuf->resv, NULL);
+	mutex_lock(&buffer->move_lock);
+	mutex_unlock(&buffer->move_lock);
+	dma_resv_unlock(buffer->dmabuf->resv);
+	mutex_lock(&buffer->move_lock);
+	dma_resv_lock(buffer->dmabuf->resv, NULL);
+	dma_resv_unlock(buffer->dmabuf->resv);
+	mutex_unlock(&buffer->move_lock);
+	dma_buf_put(buffer->dmabuf);
+}
+
+/* One byte of what is free already. */
+static void lab_read_freed(void)
+{
+	struct lab_buffer *buffer = kzalloc(sizeof(*buffer), GFP_KERNEL);
+
+	if (!buffer)
+		return;
+	kfree(buffer);
+	READ_ONCE(buffer->npages);
+}
+
+static const struct {
+	const char *name;
+	void (*make)(void);
+} lab_controls[] = {
+	{"warning", lab_export_nothing},
+	{"unlocked", lab_map_unlocked},
+	{"order", lab_lock_both_ways},
+	{"freed", lab_read_freed},
+};
 
 static int __init lab_init(void)
 {
-	if (control) {
-		static const struct dma_buf_ops nothing;
-		DEFINE_DMA_BUF_EXPORT_INFO(info);
+	size_t i;
 
-		info.ops = &nothing;
-		info.size = PAGE_SIZE;
-		info.priv = &info;
-		return PTR_ERR_OR_ZERO(dma_buf_export(&info)) ?: -EUCLEAN;
+	if (!control)
+		return misc_register(&lab_device);
+	for (i = 0; i < ARRAY_SIZE(lab_controls); i++) {
+		if (!strcmp(control, lab_controls[i].name)) {
+			lab_controls[i].make();
+			return -EUCLEAN;
+		}
 	}
-	return misc_register(&lab_device);
+	return -EINVAL;
 }
 module_init(lab_init);
 

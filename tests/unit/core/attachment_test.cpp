@@ -27,17 +27,7 @@ constexpr uint64_t PIN_BYTES = 0x3000;
 
 class AttachmentTest : public testing::Test
 {
-protected:
-	AttachmentTest()
-	    : log_([](uint32_t, const char *, const char *) {}, nullptr),
-	      exporter_(*Exporter::create(fake_.exporterPlugin(), 1, services_, log_, {})),
-	      importer_(*Importer::create(fake_.importerPlugin(), 2, services_, log_, {}, nullptr))
-	{
-		buffer_ = std::make_shared<Buffer>(exporter_, *exporter_->alloc(fake_.size),
-						   Buffer::Origin::Alloc);
-		fake_.calls.clear();
-	}
-
+public:
 	/** Whatever happened, nothing is charged and nobody is on the list. */
 	~AttachmentTest() override
 	{
@@ -48,6 +38,17 @@ protected:
 		}
 		ReservationLock lock(buffer_->reservation);
 		EXPECT_TRUE(buffer_->attachments.empty());
+	}
+
+protected:
+	AttachmentTest()
+	    : log_([](uint32_t, const char *, const char *) {}, nullptr),
+	      exporter_(*Exporter::create(fake_.exporterPlugin(), 1, services_, log_, {})),
+	      importer_(*Importer::create(fake_.importerPlugin(), 2, services_, log_, {}, nullptr))
+	{
+		buffer_ = std::make_shared<Buffer>(exporter_, *exporter_->alloc(fake_.size),
+						   Buffer::Origin::Alloc);
+		fake_.calls.clear();
 	}
 
 	uint64_t used(peerbuf_ledger_column column) { return ledger_.usage("", "", column).used; }
