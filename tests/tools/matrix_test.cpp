@@ -117,7 +117,8 @@ TEST(Matrix, GivenPluginsWithoutADeviceHereThenThatIsDataAndNoComplaint)
 
 bool hasPlugin(const std::string &kind, const std::string &name)
 {
-	for (const Json &plugin : runPeerbuf({"list", "--json"}).json()["plugins"])
+	const Json list = runPeerbuf({"list", "--json"}).json();
+	for (const Json &plugin : list["plugins"])
 		if (plugin["kind"] == kind && plugin["name"] == name)
 			return true;
 	return false;

@@ -183,6 +183,7 @@ TEST(List, GivenThisTreeThenItsPluginsAreDescribed)
 			     plugin["name"].get<std::string>());
 		EXPECT_FALSE(plugin["description"].get<std::string>().empty());
 		EXPECT_TRUE(plugin["capabilities"].is_array());
+		EXPECT_THAT(plugin["capabilities"].dump(), ::testing::Not(HasSubstr("unknown")));
 		EXPECT_TRUE(std::filesystem::exists(plugin["path"].get<std::string>()));
 		for (const auto &option : plugin["options"])
 			EXPECT_THAT(option.get<std::string>(), HasSubstr(": "));

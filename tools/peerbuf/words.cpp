@@ -37,6 +37,7 @@ constexpr BitName importerBits[] = {
 	{PEERBUF_IMPORTER_CAP_RESUME, "resume"},
 	{PEERBUF_IMPORTER_CAP_EVENTS, "events"},
 	{PEERBUF_IMPORTER_CAP_OPS, "ops"},
+	{PEERBUF_IMPORTER_CAP_GATE, "gate"},
 };
 
 template <size_t N> std::vector<std::string> bitWords(const BitName (&names)[N], uint32_t bits)
