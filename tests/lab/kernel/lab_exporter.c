@@ -489,7 +489,7 @@ static struct miscdevice lab_device = {
 
 static char *control;
 module_param(control, charp, 0400);
-MODULE_PARM_DESC(control, "make this mistake, and load no further");
+MODULE_PARM_DESC(control, "make this mistake, and nothing else");
 
 /* A buffer without operations: any kernel warns. */
 static void lab_export_nothing(void)
@@ -573,7 +573,7 @@ static int __init lab_init(void)
 	for (i = 0; i < ARRAY_SIZE(lab_controls); i++) {
 		if (!strcmp(control, lab_controls[i].name)) {
 			lab_controls[i].make();
-			return -EUCLEAN;
+			return 0;
 		}
 	}
 	return -EINVAL;
@@ -582,7 +582,8 @@ module_init(lab_init);
 
 static void __exit lab_exit(void)
 {
-	misc_deregister(&lab_device);
+	if (!control)
+		misc_deregister(&lab_device);
 }
 module_exit(lab_exit);
 
