@@ -18,6 +18,8 @@ from .kernel import BUILT, OURS
 # well. A loaded machine is ten times slower than an idle one.
 QUIET_TIMEOUT = float(os.environ.get('PEERBUF_LAB_QUIET_TIMEOUT') or 240)
 BOOT_TIMEOUT = 1200
+# Bytes: a guest that says more is in a loop.
+LOG_LIMIT = 64 << 20
 # How much longer a kernel takes that watches itself.
 DEBUG_FACTOR = 4
 LOADED = ('dummy', 'ib_uverbs', 'rdma_ucm', 'rdma_rxe')
@@ -150,8 +152,7 @@ def debug_machine(debug):
     machine.beside.append(('mistaken.ko', read_module(debug.mistaken)))
     machine.memory = '2G'
     machine.factor = DEBUG_FACTOR
-    # the first report would be the last
-    machine.options = 'kasan_multi_shot'
+    machine.options = 'printk.time=1'
     return machine
 
 
@@ -281,7 +282,8 @@ def boot(machine, image, folder):
                 written = sum(os.path.getsize(p) for p in (tests, console) if os.path.exists(p))
                 if written != size:
                     size, heard = written, now
-                if now - heard > QUIET_TIMEOUT or now - started > BOOT_TIMEOUT:
+                if now - heard > QUIET_TIMEOUT or now - started > BOOT_TIMEOUT \
+                        or written > LOG_LIMIT:
                     process.kill()
                     timed_out = now - started
         said.seek(0)

@@ -195,6 +195,12 @@ class Machines(unittest.TestCase):
         with self.assertRaisesRegex(LAB.Failed, 'hung(.|\n)*last words'):
             LAB.judge_passing(boot, MACHINE, lines('a'), empty_result())
 
+    def test_endless_log(self):
+        with mock.patch.object(guest, 'LOG_LIMIT', 4096):
+            boot = self.boot('while :; do echo "BUG: again" >>"$c"; done')
+        self.assertIsNotNone(boot.timed_out)
+        self.assertIn('BUG: again', boot.tail())
+
     def test_machine_that_does_not_start(self):
         boot = self.boot('echo "no such file" >&2; exit 1')
         self.assertIsNone(boot.timed_out)

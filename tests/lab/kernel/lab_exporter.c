@@ -135,6 +135,12 @@ static void lab_unpin(struct dma_buf_attachment *attach)
 	buffer->stats.unpins++;
 }
 
+/* To the DMA API's debugging a page many times over looks like mappings that were forgotten. */
+static unsigned long lab_attrs(const struct lab_buffer *buffer)
+{
+	return buffer->nown == buffer->npages ? 0 : DMA_ATTR_SKIP_CPU_SYNC;
+}
+
 static struct sg_table *lab_map(struct dma_buf_attachment *attach,
 				enum dma_data_direction direction)
 {
@@ -155,7 +161,7 @@ static struct sg_table *lab_map(struct dma_buf_attachment *attach,
 					buffer->npages << PAGE_SHIFT, GFP_KERNEL);
 	if (err)
 		goto free;
-	err = dma_map_sgtable(attach->dev, sgt, direction, 0);
+	err = dma_map_sgtable(attach->dev, sgt, direction, lab_attrs(buffer));
 	if (err)
 		goto free_table;
 	buffer->mapped++;
@@ -174,7 +180,7 @@ static void lab_unmap(struct dma_buf_attachment *attach, struct sg_table *sgt,
 {
 	struct lab_buffer *buffer = attach->dmabuf->priv;
 
-	dma_unmap_sgtable(attach->dev, sgt, direction, 0);
+	dma_unmap_sgtable(attach->dev, sgt, direction, lab_attrs(buffer));
 	sg_free_table(sgt);
 	kfree(sgt);
 	buffer->stats.unmaps++;
@@ -483,7 +489,7 @@ static struct miscdevice lab_device = {
 
 static char *control;
 module_param(control, charp, 0400);
-MODULE_PARM_DESC(control, "make this mistake, and load no further");
+MODULE_PARM_DESC(control, "make this mistake, and nothing else");
 
 /* A buffer without operations: any kernel warns. */
 static void lab_export_nothing(void)
@@ -567,7 +573,7 @@ static int __init lab_init(void)
 	for (i = 0; i < ARRAY_SIZE(lab_controls); i++) {
 		if (!strcmp(control, lab_controls[i].name)) {
 			lab_controls[i].make();
-			return -EUCLEAN;
+			return 0;
 		}
 	}
 	return -EINVAL;
@@ -576,7 +582,8 @@ module_init(lab_init);
 
 static void __exit lab_exit(void)
 {
-	misc_deregister(&lab_device);
+	if (!control)
+		misc_deregister(&lab_device);
 }
 module_exit(lab_exit);
 
