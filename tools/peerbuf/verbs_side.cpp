@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -75,8 +76,10 @@ public:
 				device = list.at(i);
 		if (!device) {
 			std::string names;
-			for (int i = 0; i < list.size(); i++)
-				names += (i ? ", " : "") + std::string(list.at(i)->name);
+			for (int i = 0; i < list.size(); i++) {
+				names += i ? ", " : "";
+				names += ibv_get_device_name(list.at(i));
+			}
 			error = "there is no RDMA device" +
 				(wanted.empty() ? ""
 						: " '" + wanted + "'; there are: " +
@@ -123,7 +126,7 @@ public:
 private:
 	bool failed(const char *call, int err, std::string &error) const
 	{
-		error = name_ + ": " + call + ": " + strerror(err);
+		error = name_ + ": " + call + ": " + std::generic_category().message(err);
 		return false;
 	}
 
@@ -309,6 +312,7 @@ std::vector<std::string> verbsDevices()
 {
 	const DeviceList list;
 	std::vector<std::string> names;
+	names.reserve(list.size());
 	for (int i = 0; i < list.size(); i++)
 		names.emplace_back(list.at(i)->name);
 	return names;
