@@ -67,7 +67,7 @@ class DebugKernel:
         os.makedirs(self.objects, exist_ok=True)
         self._configure()
         say(f'building Linux {self.kernel.release.split("+")[0]} with kernel-patches/{self.version} '
-            'and tests/lab/debug.config: some fifteen minutes of one CPU')
+            'and tests/lab/debug.config: some twenty minutes of one CPU')
         self._make('the kernel', [f'-j{jobs}', 'bzImage', 'modules'])
         with appearing(self.dir) as folder:
             self._make('its installation', ['INSTALL_MOD_PATH=/result', 'modules_install'],

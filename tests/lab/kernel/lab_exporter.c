@@ -138,7 +138,7 @@ static void lab_unpin(struct dma_buf_attachment *attach)
 /* To the DMA API's debugging a page many times over looks like mappings that were forgotten. */
 static unsigned long lab_attrs(const struct lab_buffer *buffer)
 {
-	return buffer->nown == buffer->npages ? 0 : DMA_ATTR_SKIP_CPU_SYNC;
+	return buffer->nown == buffer->npages ? 0 : DMA_ATTR_DEBUGGING_IGNORE_CACHELINES;
 }
 
 static struct sg_table *lab_map(struct dma_buf_attachment *attach,
