@@ -315,7 +315,7 @@ class Registry(unittest.TestCase):
 class ContinuousIntegration(unittest.TestCase):
     """.ci/run with another ./dev."""
 
-    def run_with(self, test='5 passed, 0 failed, 1 skipped', lab='', status=0, test_status=0):
+    def run_with(self, test='5 passed, 0 failed, 1 skipped', lab='', status=0, test_status=0, wanted='yes'):
         with tempfile.TemporaryDirectory() as root:
             os.makedirs(os.path.join(root, '.ci'))
             shutil.copy(os.path.join(LAB.ROOT, '.ci/run'), os.path.join(root, '.ci'))
@@ -324,7 +324,7 @@ class ContinuousIntegration(unittest.TestCase):
                         f'"lab --debug --if-changed") echo "{lab}"; exit {status} ;;\nesac\n')
             os.chmod(os.path.join(root, 'dev'), 0o755)
             done = subprocess.run([os.path.join(root, '.ci/run')], capture_output=True, text=True,
-                                  check=False)
+                                  check=False, env={**os.environ, 'PEERBUF_CI_TIER2': wanted})
         return done.stdout.splitlines()[-1], done.returncode
 
     def test_lab(self):
@@ -338,6 +338,8 @@ class ContinuousIntegration(unittest.TestCase):
                 ('failed', {'lab': '6 passed, 1 failed, 0 skipped', 'status': 1},
                  '11 passed, 1 failed, 1 skipped', 1),
                 ('ended', {'lab': 'building', 'status': 124}, '5 passed, 1 failed, 1 skipped', 1),
+                ('not wanted', {'lab': '6 passed, 1 failed, 0 skipped', 'status': 1, 'wanted': 'no'},
+                 '5 passed, 0 failed, 1 skipped', 0),
                 ('not reached', {'test': '4 passed, 1 failed, 0 skipped', 'test_status': 1,
                                  'lab': '7 passed, 0 failed, 0 skipped'},
                  '4 passed, 1 failed, 0 skipped', 1)):
