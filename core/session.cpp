@@ -353,10 +353,7 @@ Result<uint64_t> Session::alloc(uint64_t exporterId, uint64_t size)
 	if (!size)
 		return fail(PEERBUF_ERR_BAD_GEOMETRY, EINVAL, (*exporter)->name(),
 			    ": alloc of 0 bytes");
-	const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
-	Result<peerbuf_buffer_desc> desc = (*exporter)->alloc(size);
-	while (!desc && desc.error().sysErrno == EAGAIN && waitForProgress(deadline))
-		desc = (*exporter)->alloc(size);
+	const auto desc = untilMoved([&] { return (*exporter)->alloc(size); });
 	if (!desc)
 		return fail(desc.error());
 	auto buffer = std::make_shared<Buffer>(*exporter, *desc, Buffer::Origin::Alloc);
@@ -559,10 +556,7 @@ Result<std::shared_ptr<Buffer>> Session::findByFd(const Source &source)
 	std::string asked;
 	for (const auto &exporter : exporters) {
 		asked += (asked.empty() ? "" : ", ") + exporter->name();
-		const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
-		Result<peerbuf_buffer_desc> desc = exporter->get(request);
-		while (!desc && desc.error().sysErrno == EAGAIN && waitForProgress(deadline))
-			desc = exporter->get(request);
+		const auto desc = untilMoved([&] { return exporter->get(request); });
 		if (desc)
 			return adopt(exporter, *desc);
 		if (desc.error().sysErrno != ENOENT && desc.error().sysErrno != EINVAL)
@@ -641,16 +635,25 @@ bool Session::waitForProgress(uint64_t deadline)
 }
 
 /**
- * One attachment. An exporter in the middle of a move answers -EAGAIN; the move may be waiting for
- * a ticket of this very process, so all is undone, progress made, and the attachment begun anew.
+ * What @p call answers once no move is in its way: an exporter in the middle of one says -EAGAIN,
+ * and the move may be waiting for a ticket of this very process.
  */
+template <typename Call> std::invoke_result_t<Call &> Session::untilMoved(Call &&call)
+{
+	const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
+	auto result = call();
+	while (!result && result.error().sysErrno == EAGAIN && waitForProgress(deadline))
+		result = call();
+	return result;
+}
+
+/** One attachment; one that meets a move is undone whole and begun anew. */
 Result<std::shared_ptr<Attachment>> Session::attach(const Registration &reg, size_t index,
 						    const Plan &plan,
 						    const peerbuf_exporter_offer &offer,
 						    uint64_t iova, const Policy &policy)
 {
-	const uint64_t deadline = sys().nowNs() + MOVE_PATIENCE_NS;
-	for (;;) {
+	return untilMoved([&]() -> Result<std::shared_ptr<Attachment>> {
 		AttachmentSetup setup;
 		setup.id = newId(Kind::Registration); // never handed out; one id space will do
 		setup.reg = reg.id;
@@ -681,9 +684,8 @@ Result<std::shared_ptr<Attachment>> Session::attach(const Registration &reg, siz
 			MutexLock lock(tablesMutex_);
 			attachments_.erase(attachment->id());
 		}
-		if (built.error().sysErrno != EAGAIN || !waitForProgress(deadline))
-			return fail(built.error());
-	}
+		return fail(built.error());
+	});
 }
 
 Result<void> Session::buildMembers(Registration &reg, const std::vector<Answer> &answers,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -157,6 +158,7 @@ private:
 						   const peerbuf_exporter_offer &offer,
 						   uint64_t iova, const Policy &policy);
 	bool waitForProgress(uint64_t deadline);
+	template <typename Call> std::invoke_result_t<Call &> untilMoved(Call &&call);
 	Error noPlan(const Registration &reg, const Answer &answer, const Importer &importer) const;
 	void endAttachment(const std::shared_ptr<Attachment> &attachment);
 	void endRegistration(Registration &reg);

@@ -293,6 +293,13 @@ peerbuf_attach_request usualAttach(uint64_t length)
 	return request;
 }
 
+peerbuf_attach_request hbmAttach(uint64_t length)
+{
+	auto request = usualAttach(length);
+	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	return request;
+}
+
 int Device::attach(uint64_t buffer, uint64_t *ret_token, peerbuf_attach_request *request,
 		   peerbuf_attach_reply *ret_reply)
 {

@@ -132,6 +132,8 @@ public:
 
 /** An attach request that suits every device: everything, whole buffer. */
 peerbuf_attach_request usualAttach(uint64_t length);
+/** The same of somebody who reaches it in HBM alone. */
+peerbuf_attach_request hbmAttach(uint64_t length);
 
 template <typename T> T cleared()
 {

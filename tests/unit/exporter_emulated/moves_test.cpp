@@ -211,8 +211,7 @@ TEST(Move, GivenAnEvictedBufferThenTheFaultOfAnImporterBringsItBack)
 	Device device("hbm=1M,host=1M,placements=device+host,granularity=64K");
 	const auto desc = device.alloc(512 << 10);
 	fill(desc);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	ASSERT_EQ(0, device.move(desc.handle, slicedMove(PEERBUF_PLACEMENT_HOST)));
@@ -239,8 +238,7 @@ TEST(Move, GivenARefaultUnderWayThenWhatHasComeCanBeMapped)
 {
 	Device device("hbm=1M,host=1M,placements=device+host,granularity=64K");
 	const auto desc = device.alloc(256 << 10);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	ASSERT_EQ(0, device.move(desc.handle, slicedMove(PEERBUF_PLACEMENT_HOST)));
@@ -271,8 +269,7 @@ TEST(Move, GivenARefaultThatFailsThenItIsTriedAgain)
 	Device device("hbm=1M,host=1M,placements=device+host,granularity=64K");
 	const auto desc = device.alloc(256 << 10);
 	fill(desc);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	ASSERT_EQ(0, device.move(desc.handle, slicedMove(PEERBUF_PLACEMENT_HOST)));
@@ -292,8 +289,7 @@ TEST(Move, GivenAFaultInTheMiddleOfAnEvictionThenWhatIsLeftIsThereAndTheRestCome
 	Device device("hbm=1M,host=1M,placements=device+host,granularity=64K");
 	const auto desc = device.alloc(256 << 10);
 	fill(desc);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	Holder importer(device, 1, 1);

@@ -116,8 +116,7 @@ TEST(Pool, GivenTwoPoolsThenEachHasItsState)
 {
 	Device device("hbm=1M,host=1M,placements=device+host");
 	const auto desc = device.alloc(64 << 10);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	/* the HBM is emptied into the host tier, as before it is taken away */
@@ -310,8 +309,7 @@ public:
 	{
 		Used used;
 		used.desc = device_.alloc(size);
-		auto request = usualAttach(size);
-		request.placements = PEERBUF_PLACEMENT_DEVICE; /* in use only while it is in HBM */
+		auto request = hbmAttach(size); /* in use only while it is in HBM */
 		ASSERT_EQ(0, device_.attach(used.desc.handle, &used.token, &request))
 			<< device_.why();
 		buffers_.push_back(used);
@@ -463,8 +461,7 @@ TEST(Oversubscribed, GivenEverythingPinnedThenWhoWantsInIsToldWhoHoldsIt)
 	const Pinned second = pinned(device, 512 << 10);
 	EXPECT_EQ(0, second.rc);
 	const auto desc = device.alloc(512 << 10); /* to the host tier */
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request)) << "it can wait";
 	peerbuf_mapping m;
@@ -483,8 +480,7 @@ TEST(Oversubscribed, GivenAPinOfWhatIsInTheHostTierThenItIsBroughtBackFirst)
 {
 	Device device("hbm=1M,host=1M,placements=device+host");
 	const auto desc = device.alloc(256 << 10);
-	auto request = usualAttach(desc.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(desc.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, device.attach(desc.handle, &token, &request));
 	ASSERT_EQ(0, device.move(desc.handle, slicedMove(PEERBUF_PLACEMENT_HOST)));
@@ -508,8 +504,7 @@ TEST(Oversubscribed, GivenATenantAtItsMinimumThenOthersDoNotSendItOut)
 	std::vector<uint64_t> tokens;
 	for (int i = 0; i < 3; i++) {
 		const auto desc = other.alloc(256 << 10);
-		auto request = usualAttach(desc.size);
-		request.placements = PEERBUF_PLACEMENT_DEVICE;
+		auto request = hbmAttach(desc.size);
 		ASSERT_EQ(0, other.attach(desc.handle, &tokens.emplace_back(), &request))
 			<< other.why();
 	}
@@ -524,8 +519,7 @@ TEST(Oversubscribed, GivenATenantAtItsMinimumThenOthersDoNotSendItOut)
 	EXPECT_GT(other.stats().evictions, 0u);
 	/* even where nothing else could give way */
 	const auto large = other.alloc(768 << 10);
-	auto request = usualAttach(large.size);
-	request.placements = PEERBUF_PLACEMENT_DEVICE;
+	auto request = hbmAttach(large.size);
 	uint64_t token = 0;
 	ASSERT_EQ(0, other.attach(large.handle, &token, &request));
 	peerbuf_mapping m;
@@ -541,8 +535,7 @@ TEST(Oversubscribed, GivenALargeOneThatWaitsThenWhatGetsFreeIsKeptForIt)
 	for (const uint64_t size :
 	     {256u << 10, 256u << 10, 256u << 10, 256u << 10, 1024u << 10, 256u << 10}) {
 		buffers.push_back(device.alloc(size));
-		auto request = usualAttach(size);
-		request.placements = PEERBUF_PLACEMENT_DEVICE;
+		auto request = hbmAttach(size);
 		ASSERT_EQ(0,
 			  device.attach(buffers.back().handle, &tokens.emplace_back(), &request));
 	}
