@@ -62,13 +62,11 @@ std::unique_ptr<peerbuf::dmabuf::Source> makeSource()
 }
 #endif
 
-using peerbuf::dmabuf::Calls;
 using peerbuf::dmabuf::Device;
 using peerbuf::dmabuf::System;
+using peerbuf::plugin::copyOut;
 using peerbuf::plugin::guarded;
 using peerbuf::plugin::guardedVoid;
-using peerbuf::plugin::Host;
-using peerbuf::plugin::text;
 
 /** In the order in which they end, last first. */
 struct Opened {
@@ -97,11 +95,8 @@ template <typename T, typename Make> int give(void *device, T *to, Make &&make) 
 	return guarded(self(device).host(), [&] {
 		T made = {};
 		const int rc = make(&made);
-		if (rc == 0) {
-			const uint32_t size = to->struct_size;
-			std::memcpy(to, &made, size < sizeof(T) ? size : sizeof(T));
-			to->struct_size = size;
-		}
+		if (rc == 0)
+			copyOut(made, to);
 		return rc;
 	});
 }
@@ -184,10 +179,7 @@ int writeOp(void *d, uint64_t buffer, uint64_t offset, const void *data, uint64_
 int faultOp(void *d, const char *step, uint32_t skip, uint32_t count, int err, uint64_t delayNs)
 {
 	return guarded(self(d).host(), [&] {
-		const int rc = self(d).calls().fault(step, skip, count, err, delayNs);
-		return rc ? self(d).say().fail(-rc, text("no step '", step,
-							 "'; there are: ", Calls::stepList()))
-			  : 0;
+		return self(d).calls().fault(self(d).say(), step, skip, count, err, delayNs);
 	});
 }
 

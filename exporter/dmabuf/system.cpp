@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "system.h"
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <ctime>
-#include <fstream>
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -122,67 +118,9 @@ int System::identity(int fd, uint64_t *retInode)
 
 std::string System::exporterOf(int fd)
 {
-	std::ifstream info("/proc/self/fdinfo/" + std::to_string(fd));
-	const std::string key = "exp_name:";
-	for (std::string line; std::getline(info, line);) {
-		if (line.compare(0, key.size(), key) != 0)
-			continue;
-		const size_t at = line.find_first_not_of(" \t", key.size());
-		return at == std::string::npos ? "" : line.substr(at);
-	}
-	return "";
+	return plugin::dmabufExporter(fd);
 }
 
-int Calls::due(const std::string &step)
-{
-	Fault now;
-	{
-		std::lock_guard<std::mutex> lock(mutex_);
-		const auto it = faults_.find(step);
-		if (it == faults_.end())
-			return 0;
-		if (it->second.skip > 0) {
-			it->second.skip--;
-			return 0;
-		}
-		now = it->second;
-		if (--it->second.count == 0)
-			faults_.erase(it);
-	}
-	if (now.delayNs) {
-		const timespec delay = {static_cast<time_t>(now.delayNs / 1000000000),
-					static_cast<long>(now.delayNs % 1000000000)};
-		nanosleep(&delay, nullptr);
-	}
-	return now.err;
-}
-
-int Calls::fault(const std::string &step, uint32_t skip, uint32_t count, int err, uint64_t delayNs)
-{
-	const auto same = [&](const char *name) { return step == name; };
-	if (std::none_of(std::begin(stepNames), std::end(stepNames), same))
-		return -ENOENT;
-	std::lock_guard<std::mutex> lock(mutex_);
-	if (count)
-		faults_[step] = {skip, count, err, delayNs};
-	else
-		faults_.erase(step);
-	return 0;
-}
-
-std::string Calls::stepList()
-{
-	std::string list;
-	for (const char *name : stepNames)
-		list += (list.empty() ? "" : ", ") + std::string(name);
-	return list;
-}
-
-std::string errnoText(int rc)
-{
-	const char *name = strerrorname_np(-rc);
-	return name ? std::string(name) + " (" + strerrordesc_np(-rc) + ")"
-		    : "errno " + std::to_string(-rc);
-}
+Calls::Calls(System &system) : FaultPlan(stepNames), system_(system) {}
 
 } // namespace peerbuf::dmabuf

@@ -4,12 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <sys/types.h>
+
+#include <peerbuf/plugin_support.hpp>
 
 namespace peerbuf::dmabuf
 {
@@ -46,10 +46,10 @@ public:
 };
 
 /** System, with testing.h's faults in it: one step a call, named as the call. Thread-safe. */
-class Calls
+class Calls : public plugin::FaultPlan
 {
 public:
-	explicit Calls(System &system) : system_(system) {}
+	explicit Calls(System &system);
 
 	int open(const char *path)
 	{
@@ -96,13 +96,6 @@ public:
 	}
 	std::string exporterOf(int fd) { return system_.exporterOf(fd); }
 
-	/** The fault that is due for @p step now: 0 or a negative errno, after its delay. */
-	int due(const std::string &step);
-	/** @return -ENOENT: no such step. */
-	int fault(const std::string &step, uint32_t skip, uint32_t count, int err,
-		  uint64_t delayNs);
-	static std::string stepList();
-
 private:
 	template <typename Call> int run(const char *step, Call &&call)
 	{
@@ -110,16 +103,7 @@ private:
 		return rc ? rc : std::forward<Call>(call)();
 	}
 
-	struct Fault {
-		uint32_t skip = 0;
-		uint32_t count = 0;
-		int err = 0;
-		uint64_t delayNs = 0;
-	};
-
 	System &system_;
-	std::mutex mutex_;
-	std::map<std::string, Fault> faults_; /* under mutex_ */
 };
 
 /** Owns a descriptor. Thread-bound. */
@@ -154,8 +138,7 @@ private:
 	int fd_ = -1;
 };
 
-/** "ENOENT (No such file or directory)" @param rc negative errno. */
-std::string errnoText(int rc);
+using plugin::errnoText;
 
 } // namespace peerbuf::dmabuf
 

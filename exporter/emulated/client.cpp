@@ -25,20 +25,13 @@ extern char **environ;
 namespace peerbuf::emulated
 {
 
+using plugin::copyOut;
 using plugin::text;
 
 namespace
 {
 
 constexpr long dmaBufMagic = 0x444d4142; /* linux/magic.h: DMA_BUF_MAGIC */
-
-/** Fill an output of the ABI: nothing past what the caller knows of. */
-template <typename T> void give(const T &value, T *out)
-{
-	const uint32_t room = out->struct_size;
-	memcpy(out, &value, std::min<size_t>(room, sizeof(T)));
-	out->struct_size = room;
-}
 
 bool inside(uint64_t offset, uint64_t length, uint64_t size)
 {
@@ -421,7 +414,7 @@ int Client::offer(uint64_t buffer, peerbuf_exporter_offer *ret_offer)
 	o.dma_addr_max = settings_.dmaBase + settings_.total() - 1;
 	plugin::copyName(o.device, device_);
 	plugin::copyName(o.why, whyNotMore(settings_));
-	give(o, ret_offer);
+	copyOut(o, ret_offer);
 	return 0;
 }
 
@@ -517,7 +510,7 @@ void Client::fillDesc(const BufferPtr &buffer, peerbuf_buffer_desc *ret_desc)
 	}
 	d.address = buffer->window.address();
 	d.size = buffer->size;
-	give(d, ret_desc);
+	copyOut(d, ret_desc);
 }
 
 /** A buffer the device has just given us a hold on. On an error the hold is given back. */
@@ -813,7 +806,7 @@ int Client::attach(uint64_t id, const peerbuf_attach_request *request,
 	r.peer2peer = answer.allowPeer2peer;
 	r.placement = answer.placement;
 	r.token = answer.attachment;
-	give(r, ret_reply);
+	copyOut(r, ret_reply);
 	return 0;
 }
 
@@ -968,7 +961,7 @@ int Client::map(uint64_t token, uint64_t offset, uint64_t length, peerbuf_mappin
 		attachment->mappings.insert(answer.token);
 		mappings_.emplace(answer.token, std::move(kept)); /* the array stays where it is */
 	}
-	give(m, ret_mapping);
+	copyOut(m, ret_mapping);
 	return 0;
 }
 
@@ -1049,7 +1042,7 @@ int Client::exportFd(uint64_t token, uint64_t offset, uint64_t length, uint32_t 
 		attachment->exports.insert(e.token);
 		exports_.emplace(e.token, std::move(kept));
 	}
-	give(e, ret_export);
+	copyOut(e, ret_export);
 	return 0;
 }
 
@@ -1412,7 +1405,7 @@ int Client::moveStatus(uint64_t id, peerbuf_move_status *ret_status)
 	Message reply;
 	if (const int rc = call(&ask, &reply))
 		return rc;
-	give(reply.body.moveStatus, ret_status);
+	copyOut(reply.body.moveStatus, ret_status);
 	return 0;
 }
 
@@ -1450,7 +1443,7 @@ int Client::tenantStatus(const char *tenant, peerbuf_tenant_status *ret_status)
 	Message reply;
 	if (const int rc = call(&ask, &reply))
 		return rc;
-	give(reply.body.tenantStatus, ret_status);
+	copyOut(reply.body.tenantStatus, ret_status);
 	return 0;
 }
 
@@ -1514,7 +1507,7 @@ int Client::stats(peerbuf_exporter_stats *ret_stats)
 	}
 	s.pins -= excessUnpins_;
 	s.violations += violations_;
-	give(s, ret_stats);
+	copyOut(s, ret_stats);
 	return 0;
 }
 

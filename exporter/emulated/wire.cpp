@@ -66,14 +66,6 @@ const char *opName(uint16_t op)
 	return "unknown";
 }
 
-std::string errnoText(int err)
-{
-	/* strerror shares a buffer between threads; these two may not know the number */
-	const char *name = strerrorname_np(err);
-	const char *words = strerrordesc_np(err);
-	return name && words ? plugin::text(name, " (", words, ")") : plugin::text("errno ", err);
-}
-
 int sendMessage(int socket, const Message &message, int fd)
 {
 	struct iovec iov = {const_cast<Message *>(&message), sizeof(message)};

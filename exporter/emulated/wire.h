@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include <peerbuf/plugin_support.hpp>
 #include <peerbuf/testing.h>
 #include <peerbuf/types.h>
 
@@ -216,8 +217,7 @@ const char *headerProblem(const Message &message);
 
 const char *opName(uint16_t op);
 
-/** "ENOENT (No such file or directory)". @param err positive. */
-std::string errnoText(int err);
+using plugin::errnoText;
 
 /**
  * Send without blocking.

@@ -82,7 +82,7 @@ void Nic::start()
 
 int Nic::offer(peerbuf_importer_offer &ret_offer)
 {
-	if (const int rc = faults_.reach("offer"))
+	if (const int rc = faults_.due("offer"))
 		return host_.fail(-rc, text(options_.name, ": injected fault at offer"));
 
 	peerbuf_importer_offer offer = {};
@@ -239,17 +239,17 @@ int Nic::reg(const peerbuf_reg_request &request, peerbuf_region &ret_region)
 	const auto injected = [this](int rc, const char *step) {
 		return host_.fail(-rc, text(options_.name, ": injected fault at ", step));
 	};
-	if (const int rc = faults_.reach("reg"))
+	if (const int rc = faults_.due("reg"))
 		return injected(rc, "reg");
 	Layout layout;
 	RegionPtr region;
 	std::optional<Failure> failure = makeRegion(request, layout, region);
 	if (failure)
 		return host_.fail(failure->err, failure->why, failure->errc);
-	if (const int rc = faults_.reach("reg.table"))
+	if (const int rc = faults_.due("reg.table"))
 		return injected(rc, "reg.table");
-	const int failKey = faults_.reach("reg.key");
-	const int failProgram = faults_.reach("reg.program");
+	const int failKey = faults_.due("reg.key");
+	const int failProgram = faults_.due("reg.program");
 	{
 		After after(host_);
 		const MutexLock lock(mutex_);
@@ -352,7 +352,7 @@ void Nic::remove(const RegionPtr &region)
 
 void Nic::dereg(uint64_t token)
 {
-	faults_.reach("dereg");
+	faults_.due("dereg");
 	After after(host_);
 	const MutexLock lock(mutex_);
 	auto it = regions_.find(token);
@@ -471,7 +471,7 @@ int Nic::fetchRange(const RegionPtr &region, PageRange pages, After &after)
 	peerbuf_mapping mapping = {};
 	mapping.struct_size = sizeof(mapping);
 	const uint64_t start = host_.nowNs();
-	int rc = faults_.reach("map");
+	int rc = faults_.due("map");
 	if (!rc)
 		rc = host_.raw()->map(host_.raw(), region->attachment, region->bufferOffset(first),
 				      length, &mapping);
@@ -592,7 +592,7 @@ int Nic::invalidate(const peerbuf_importer_invalidate &inv)
 				  text(options_.name, ": invalidate for reason ", inv.reason,
 				       ", 1 (move) and 2 (revoke) are known"),
 				  PEERBUF_ERR_INVALID_ARGUMENT);
-	if (const int rc = faults_.reach("invalidate"))
+	if (const int rc = faults_.due("invalidate"))
 		return host_.fail(-rc, text(options_.name, ": injected fault at invalidate"));
 
 	std::string cannot;
@@ -653,7 +653,7 @@ int Nic::invalidate(const peerbuf_importer_invalidate &inv)
 
 void Nic::resume(const peerbuf_importer_resume &res)
 {
-	faults_.reach("resume");
+	faults_.due("resume");
 	if (res.aborted && options_.mutant == Mutant::NoResumeAfterAbort)
 		return;
 	const MutexLock lock(mutex_);

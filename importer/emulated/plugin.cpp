@@ -3,7 +3,6 @@
  * @file plugin.cpp
  * The emulated NIC behind the contract of importer.h.
  */
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -21,6 +20,7 @@ namespace peerbuf::emulated
 namespace
 {
 
+using plugin::copyOut;
 using plugin::guarded;
 using plugin::guardedVoid;
 using plugin::Host;
@@ -29,14 +29,6 @@ using plugin::text;
 Nic &nicOf(void *importer)
 {
 	return *static_cast<Nic *>(importer);
-}
-
-/** Fill a caller's structure as far as it goes. */
-template <typename T> void give(const T &from, T *to)
-{
-	const uint32_t size = to->struct_size;
-	std::memcpy(to, &from, std::min<size_t>(size, sizeof(T)));
-	to->struct_size = size;
 }
 
 /** Both sides of a call are structures that are there and large enough. */
@@ -84,7 +76,7 @@ int offer(void *importer, peerbuf_importer_offer *ret_offer) noexcept
 		peerbuf_importer_offer out;
 		if (const int rc = nic.offer(out))
 			return rc;
-		give(out, ret_offer);
+		copyOut(out, ret_offer);
 		return 0;
 	});
 }
@@ -100,7 +92,7 @@ int reg(void *importer, const peerbuf_reg_request *request, peerbuf_region *ret_
 		peerbuf_region out;
 		if (const int rc = nic.reg(*request, out))
 			return rc;
-		give(out, ret_region);
+		copyOut(out, ret_region);
 		return 0;
 	});
 }
@@ -164,7 +156,7 @@ int poll(void *importer, peerbuf_completion *ret_completion) noexcept
 		peerbuf_completion out;
 		if (!nic.poll(out))
 			return 0;
-		give(out, ret_completion);
+		copyOut(out, ret_completion);
 		return 1;
 	});
 }
@@ -184,7 +176,7 @@ int stats(void *importer, peerbuf_importer_stats *ret_stats) noexcept
 	return guarded(nic.host(), [&] {
 		peerbuf_importer_stats out;
 		nic.stats(out);
-		give(out, ret_stats);
+		copyOut(out, ret_stats);
 		return 0;
 	});
 }

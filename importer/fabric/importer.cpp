@@ -598,7 +598,7 @@ int Importer::describe(const peerbuf_reg_request &request, const Source &source,
 int Importer::reg(const peerbuf_reg_request &request, peerbuf_region *retRegion)
 {
 	retryStuck();
-	if (const int rc = calls_.due(Step::Reg))
+	if (const int rc = calls_.due("reg"))
 		return fail(-rc, text(nameOf(request), ": a test made reg fail"));
 	const bool follows =
 		request.flow == PEERBUF_FLOW_MOVABLE || request.flow == PEERBUF_FLOW_REVOCABLE;
@@ -727,7 +727,7 @@ void Importer::endOnce(std::shared_ptr<Region> region)
  */
 int Importer::invalidate(const peerbuf_importer_invalidate &inv)
 {
-	if (const int rc = calls_.due(Step::Invalidate))
+	if (const int rc = calls_.due("invalidate"))
 		return rc;
 	if (!gate_)
 		return -EOPNOTSUPP;

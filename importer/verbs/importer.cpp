@@ -12,6 +12,7 @@
 namespace peerbuf::verbs
 {
 
+using plugin::errnoText;
 using plugin::hex;
 using plugin::text;
 
@@ -19,12 +20,6 @@ namespace
 {
 
 constexpr uint64_t pageMask = 4096 - 1;
-
-std::string errnoText(int rc)
-{
-	const char *name = strerrorname_np(-rc);
-	return name ? text(name, " (", strerrordesc_np(-rc), ")") : text("errno ", -rc);
-}
 
 /** Nobody there has the operation, as opposed to an operation that failed. */
 bool isLacking(int rc)
@@ -149,7 +144,7 @@ uint32_t Importer::knownAccess() const
 
 int Importer::offer(peerbuf_importer_offer *retOffer)
 {
-	if (const int rc = calls_.due(Step::Offer))
+	if (const int rc = calls_.due("offer"))
 		return fail(-rc, "a test made offer fail");
 	/* What the driver does is evidence once it has said so, and not before. */
 	if (movable_) {
@@ -445,7 +440,7 @@ int Importer::regDmabuf(const peerbuf_reg_request &request, Region *region, uint
 int Importer::reg(const peerbuf_reg_request &request, peerbuf_region *retRegion)
 {
 	retryStuck();
-	if (const int rc = calls_.due(Step::Reg))
+	if (const int rc = calls_.due("reg"))
 		return fail(-rc, text(nameOf(request), ": a test made reg fail"));
 	if (const int rc = checkAccess(request))
 		return rc;

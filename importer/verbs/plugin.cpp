@@ -17,11 +17,11 @@
 namespace
 {
 
+using peerbuf::plugin::copyOut;
 using peerbuf::plugin::guarded;
 using peerbuf::plugin::guardedVoid;
 using peerbuf::plugin::Host;
 using peerbuf::plugin::text;
-using peerbuf::verbs::Calls;
 using peerbuf::verbs::Importer;
 using peerbuf::verbs::System;
 
@@ -34,18 +34,6 @@ struct Opened {
 Importer &importerOf(void *opened)
 {
 	return *static_cast<Opened *>(opened)->importer;
-}
-
-/**
- * Fill a structure that the other side allocated: all of it is computed in ours, and no more is
- * written than the other side knows of.
- */
-template <typename T> void copyOut(const T &from, T *to)
-{
-	const uint32_t size = to->struct_size;
-	const size_t n = size < sizeof(T) ? size : sizeof(T);
-	std::memcpy(to, &from, n);
-	to->struct_size = size;
 }
 
 int openImporter(const peerbuf_host *host, const peerbuf_param *params, size_t nParams,
@@ -111,12 +99,7 @@ int testFault(void *importer, const char *step, uint32_t skip, uint32_t count, i
 {
 	Importer &self = importerOf(importer);
 	return guarded(self.host(), [&] {
-		const int rc = self.calls().fault(step, skip, count, err, delayNs);
-		if (rc)
-			Host(self.host())
-				.fail(-rc,
-				      text("no step '", step, "'; there are: ", Calls::stepList()));
-		return rc;
+		return self.calls().fault(Host(self.host()), step, skip, count, err, delayNs);
 	});
 }
 

@@ -2,11 +2,12 @@
 #include "system.h"
 
 #include <cerrno>
-#include <fstream>
 
 #include <dlfcn.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+
+#include <peerbuf/plugin_support.hpp>
 
 namespace peerbuf::verbs
 {
@@ -133,15 +134,7 @@ uint64_t System::lockLimit()
 
 std::string System::exporterOf(int fd)
 {
-	std::ifstream info("/proc/self/fdinfo/" + std::to_string(fd));
-	const std::string key = "exp_name:";
-	for (std::string line; std::getline(info, line);) {
-		if (line.compare(0, key.size(), key) != 0)
-			continue;
-		const size_t at = line.find_first_not_of(" \t", key.size());
-		return at == std::string::npos ? "" : line.substr(at);
-	}
-	return "";
+	return plugin::dmabufExporter(fd);
 }
 
 } // namespace peerbuf::verbs

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /**
  * @file plugin_support.hpp
- * Help for plugins written in C++: options, errors in words, entry points that never throw.
+ * Help for plugins written in C++: options, errors in words, entry points that never throw, faults
+ * that tests ask for.
  *
  * Header only, and it needs nothing but the C headers beside it: a plugin that uses it links no
  * symbol of peerbuf.
@@ -9,9 +10,14 @@
 #ifndef PEERBUF_PLUGIN_SUPPORT_HPP
 #define PEERBUF_PLUGIN_SUPPORT_HPP
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +26,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +49,44 @@ inline std::string hex(uint64_t value)
 	std::ostringstream out;
 	out << "0x" << std::hex << value;
 	return out.str();
+}
+
+/** "ENOENT (No such file or directory)". @param err an errno of either sign. Thread-safe. */
+inline std::string errnoText(int err)
+{
+	/* strerror shares a buffer between threads; these two may not know the number */
+	const int number = err < 0 ? -err : err;
+	const char *name = strerrorname_np(number);
+	const char *words = strerrordesc_np(number);
+	return name && words ? text(name, " (", words, ")") : text("errno ", number);
+}
+
+/**
+ * Who exported the dma-buf @p fd, as the kernel calls it (fdinfo's exp_name); "" where it is none.
+ * Opens and closes a file. Thread-safe.
+ */
+inline std::string dmabufExporter(int fd)
+{
+	std::ifstream info("/proc/self/fdinfo/" + std::to_string(fd));
+	constexpr std::string_view key = "exp_name:";
+	for (std::string line; std::getline(info, line);) {
+		if (line.compare(0, key.size(), key) != 0)
+			continue;
+		const size_t at = line.find_first_not_of(" \t", key.size());
+		return at == std::string::npos ? "" : line.substr(at);
+	}
+	return "";
+}
+
+/**
+ * Fill a structure of the ABI that the other side allocated: all of it is computed in @p from, and
+ * no more is written than the other side knows of.
+ */
+template <typename T> void copyOut(const T &from, T *to)
+{
+	const uint32_t size = to->struct_size;
+	std::memcpy(to, &from, std::min<size_t>(size, sizeof(T)));
+	to->struct_size = size;
 }
 
 /** The services of the host, with C++ manners. Copyable; reentrant. */
@@ -245,6 +290,107 @@ private:
 	std::map<std::string, std::string> given_;
 	std::vector<std::string> known_;
 	std::string problem_;
+};
+
+/**
+ * The faults of testing.h: steps that fail or take their time because a test wants it. Thread-safe;
+ * its lock is a leaf.
+ */
+class FaultPlan
+{
+public:
+	/** @param names the steps that there are; literals. */
+	template <size_t N>
+	explicit FaultPlan(const char *const (&names)[N]) : names_(names, names + N),
+							    faults_(N)
+	{
+	}
+
+	/**
+	 * @p step is reached. May sleep: call it with no lock held.
+	 * @return the fault that is due now: 0 or a negative errno, after its delay.
+	 */
+	int due(std::string_view step)
+	{
+		if (armed_.load(std::memory_order_relaxed) == 0)
+			return 0;
+		Fault now;
+		{
+			std::lock_guard<std::mutex> lock(mutex_);
+			Fault *fault = find(step);
+			if (!fault || fault->count == 0)
+				return 0;
+			if (fault->skip > 0) {
+				fault->skip--;
+				return 0;
+			}
+			now = *fault;
+			if (--fault->count == 0)
+				armed_--;
+		}
+		if (now.delayNs)
+			std::this_thread::sleep_for(std::chrono::nanoseconds(now.delayNs));
+		return now.err;
+	}
+
+	/** As in testing.h. @return -ENOENT: no such step. */
+	int fault(std::string_view step, uint32_t skip, uint32_t count, int err, uint64_t delayNs)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		Fault *fault = find(step);
+		if (!fault)
+			return -ENOENT;
+		if (fault->count == 0 && count > 0)
+			armed_++;
+		if (fault->count > 0 && count == 0)
+			armed_--;
+		*fault = {skip, count, err, delayNs};
+		return 0;
+	}
+
+	/** The same for a slot: the host is told what steps there are. @p step may be null. */
+	int fault(const Host &host, const char *step, uint32_t skip, uint32_t count, int err,
+		  uint64_t delayNs)
+	{
+		const std::string name = step ? step : "";
+		const int rc = fault(name, skip, count, err, delayNs);
+		return rc ? host.fail(-rc, text("no step '", name, "'; there are: ", stepList()))
+			  : 0;
+	}
+
+	bool knows(std::string_view step) const
+	{
+		return std::find(names_.begin(), names_.end(), step) != names_.end();
+	}
+
+	std::string stepList() const
+	{
+		std::string list;
+		for (const char *name : names_)
+			list += (list.empty() ? "" : ", ") + std::string(name);
+		return list;
+	}
+
+private:
+	struct Fault {
+		uint32_t skip = 0;
+		uint32_t count = 0;
+		int err = 0;
+		uint64_t delayNs = 0;
+	};
+
+	Fault *find(std::string_view step)
+	{
+		for (size_t i = 0; i < names_.size(); i++)
+			if (step == names_[i])
+				return &faults_[i];
+		return nullptr;
+	}
+
+	const std::vector<const char *> names_;
+	std::atomic<uint32_t> armed_{0}; /* steps with a fault, so that real work takes no lock */
+	std::mutex mutex_;
+	std::vector<Fault> faults_; /* as names_; under mutex_ */
 };
 
 /** Objects behind the 64-bit tokens of the ABI; tokens are never used twice. Thread-safe. */
