@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 from .archive import unpack
@@ -141,10 +142,12 @@ class DebugKernel:
     def _make_mistaken(self, folder):
         """rxe once more, with mistakes to choose from by a parameter: the lab has to see them."""
         source = os.path.join(self.objects, 'mistaken')
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(os.path.join(self.source, RXE), source)
-        output_of(['git', 'apply', '-p5', MISTAKES], cwd=source,
-                  env={**os.environ, 'GIT_CEILING_DIRECTORIES': self.objects})
+        with tempfile.TemporaryDirectory(prefix='mistaken-', dir=self.kernel.dir) as patched:
+            shutil.copytree(os.path.join(self.source, RXE), patched, dirs_exist_ok=True)
+            output_of(['git', 'apply', '-p5', MISTAKES], cwd=patched,
+                      env={**os.environ, 'GIT_CEILING_DIRECTORIES': self.kernel.dir})
+            for name in os.listdir(patched):
+                copy_if_other(os.path.join(patched, name), os.path.join(source, name))
         self._make('rxe with mistakes', ['M=/out/mistaken', 'modules'])
         os.makedirs(os.path.join(folder, 'mistaken'))
         shutil.copy(os.path.join(source, 'rdma_rxe.ko'), os.path.join(folder, 'mistaken'))

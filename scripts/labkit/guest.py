@@ -337,12 +337,20 @@ class Boot:
                 lines = self.programs[current][1]
                 lines.append(line_of_gtest(line, lines[-1] if lines else ''))
 
-    def bad_lines(self, patterns, program=None):
-        """What of the kernel's log is not clean, from when the program began."""
+    def bad_lines(self, patterns, allowed=(), program=None):
+        """What of the kernel's log is not clean, from when the program began; a line that is allowed
+        takes the next one with it, which only says where it came from."""
         begins = [i for i, line in enumerate(self.console)
                   if program and f'lab: begin {program}' in line]
-        return [line for line in self.console[begins[0] if begins else 0:]
-                if any(p.search(line) for p in patterns)]
+        log = self.console[begins[0] if begins else 0:]
+        spared = set()
+        for i in self.lines_of(allowed, log):
+            spared |= {i, i + 1}
+        return [log[i] for i in self.lines_of(patterns, log) if i not in spared]
+
+    @staticmethod
+    def lines_of(patterns, log):
+        return [i for i, line in enumerate(log) if any(p.search(line) for p in patterns)]
 
     def log_of(self, program):
         """The kernel's log from when the program began until the next one did."""

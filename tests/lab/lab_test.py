@@ -109,6 +109,15 @@ class Passing(unittest.TestCase):
         self.assertIn('is not clean: [ 1.1] BUG: KASAN', result['failed'][0])
         self.assertIn('lab: begin a', said)
 
+    def test_log_with_what_is_allowed(self):
+        tests = 'uname 7.3.4\nbegin a\nok - x\nend a: 0\ndone\n'
+        known = '[1] DMA-API: exceeded 7 overlapping mappings of cacheline 0x1\n[1] WARNING: at y\n'
+        result, _ = self.judge(tests, known)
+        self.assertTrue(result['dmesg_clean'])
+        self.assertEqual(len(result['log_allowed']), 1)
+        result, _ = self.judge(tests, known + '[1] WARNING: at z\n')
+        self.assertIn('is not clean: [1] WARNING: at z', result['failed'][0])
+
     def test_death_hang_and_another_kernel(self):
         for what, args, why in (
                 ('death', ('uname 7.3.4\nbegin a\n', '[ 2.0] Kernel panic'), 'died(.|\n)*panic'),
